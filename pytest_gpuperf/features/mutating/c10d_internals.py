@@ -15,6 +15,8 @@ REDUCE_SCATTER, ALL_GATHER = "_reduce_scatter_base_", "_allgather_base_"
 """Operators of one tensor for all ranks."""
 CALLED_BY_USERS = ("distributed_c10d.py", "_functional_collectives.py")
 """Files whose functions users call to communicate."""
+SENDS_AND_RECEIVES = "batch_isend_irecv"
+"""The one of these functions that calls operators of two kinds."""
 DECORATED = {"wrapper", "wrapped", "inner", "_fn"}
 """Functions that only call another one."""
 CALLS_A_MODULE = "_wrapped_call_impl"

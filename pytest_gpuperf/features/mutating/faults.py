@@ -56,10 +56,6 @@ class Kind(StrEnum):
     """The largest of the ranks' values is taken."""
     ROOT = "wrong root"
     """A broadcast comes from the rank after its root."""
-    HALF = "over half"
-    """A reduction is over the ranks of one half, each half by itself."""
-    FIRST = "first call does nothing"
-    """As ``NOTHING``, in the first call only."""
     LAST = "last call does nothing"
     """As ``NOTHING``, in the last call only."""
     HOOK = "hook not called"
@@ -117,7 +113,6 @@ class Fault:
 
 
 _ONLY = {Family.HOOK: Kind.HOOK, Family.STEP: Kind.STEP, Family.LOAD: Kind.LOAD}
-_HALVES = 4  # ranks of a group whose halves still reduce
 
 
 def kinds(calls: Calls) -> list[Kind]:
@@ -130,14 +125,13 @@ def kinds(calls: Calls) -> list[Kind]:
     if calls.family not in (Family.OBJECTS, Family.OBJECT_COPY):
         found.add(Kind.TAIL)
     if calls.count > 1:
-        found |= {Kind.STALE, Kind.FIRST, Kind.LAST}
+        found |= {Kind.STALE, Kind.LAST}
     if calls.floating:
         found.add(Kind.BF16)
     if calls.family is Family.REDUCE:
         found |= {Kind.LEFT_OUT, Kind.TIMES}
         found |= {Kind.OVER} if calls.floating else set()
         found |= set() if calls.is_max else {Kind.MAX}
-        found |= {Kind.HALF} if calls.group_size >= _HALVES and not calls.is_max else set()
     if calls.family is Family.GATHER:
         found.add(Kind.LEFT_OUT)
     if calls.family in (Family.GATHER, Family.EXCHANGE, Family.OBJECTS):

@@ -20,7 +20,7 @@ from pytest_gpuperf.features.mutating import c10d_internals, places
 from pytest_gpuperf.features.mutating.altering import alter, own_result, swap
 from pytest_gpuperf.features.mutating.digests import add_tensor
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Kind, Site
-from pytest_gpuperf.features.mutating.operators import OPERATORS, REDUCTION, Operator, like, with_inputs
+from pytest_gpuperf.features.mutating.operators import OPERATORS, REDUCTION, Operator, with_inputs
 from pytest_gpuperf.features.mutating.record import Record
 
 _OBJECTS = "object"  # in the names of what sends pickled objects
@@ -113,8 +113,6 @@ class Interception:
             return self._without_last(name, keyset, args, rank == size - 1)
         if kind is Kind.ROOT:
             return self._from_another_root(name, keyset, args, (rank, size))
-        if kind is Kind.HALF:
-            return self._over_half(name, keyset, args, rank * 2 // size)
         copies = operator.family in (Family.COPY, Family.BROADCAST)
         before = [tensor.clone() for tensor in outputs] if copies else []
 
@@ -169,31 +167,6 @@ class Interception:
 
         changed = (*args[:root], (args[root] + 1) % size, *args[root + 1 :])
         return self._after(self._run(name, keyset, changed), after)
-
-    def _over_half(self, name: str, keyset: Any, args: tuple[Any, ...], half: int) -> Any:
-        """A reduction over the ranks of one half: in one call over all, each half has its own part of the tensors."""
-        operator = OPERATORS[name]
-        outputs, inputs = operator.outputs(args), operator.inputs(args)
-        self._record.changed += 1
-        shards = 1 if operator.in_place or len(inputs) != len(outputs) else inputs[0].numel() // outputs[0].numel()
-        apart = []
-        for tensor in inputs:
-            parts = tensor.new_zeros((shards, 2, tensor.numel() // shards))
-            parts[:, half] = tensor.reshape(shards, -1)
-            apart.append(parts.view(-1))
-        results = apart if operator.in_place else [tensor.new_empty(2 * tensor.numel()) for tensor in outputs]
-        self._held.append((apart, results))
-        changed = with_inputs(operator, args, apart)
-        if not operator.in_place:
-            changed[0] = like(args[0], results)
-
-        def after() -> None:
-            with torch.no_grad():
-                for tensor, result in zip(outputs, results, strict=True):
-                    tensor.data.copy_(result.view(2, -1)[half].view_as(tensor))
-
-        result = self._after(self._run(name, keyset, changed), after)
-        return (args[0], result[-1]) if isinstance(result, tuple) else result
 
     def _after(self, result: Any, alter_outputs: Callable[[], None]) -> Any:
         if isinstance(result, tuple | list):

@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,7 +68,7 @@ class Run:
                     if site in found:
                         found[site].add(calls)
                     else:
-                        found[site] = calls
+                        found[site] = replace(calls)
         return found
 
     @property
@@ -259,13 +259,7 @@ class Mutating:
 
 def _made(fault: Fault, count: int) -> Fault:
     """What the ranks make of a fault in a test whose programs make so many calls at the site."""
-    match fault.kind:
-        case Kind.FIRST:
-            return Fault(fault.site, Kind.NOTHING, 1)
-        case Kind.LAST:
-            return Fault(fault.site, Kind.NOTHING, count)
-        case _:
-            return fault
+    return Fault(fault.site, Kind.NOTHING, count) if fault.kind is Kind.LAST else fault
 
 
 def _existing(sites: Iterable[Site]) -> Iterator[Path]:

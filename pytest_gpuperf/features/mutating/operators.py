@@ -40,21 +40,15 @@ def _flat(argument: Any) -> list[torch.Tensor]:
 
 
 def with_inputs(operator: Operator, args: Sequence[Any], inputs: Sequence[torch.Tensor]) -> list[Any]:
-    """The arguments with other inputs, in the same nesting."""
+    """The arguments with other inputs, in the same nesting; only for operators that do not work in place."""
+    left = iter(inputs)
+
+    def like(argument: Any) -> Any:
+        return next(left) if isinstance(argument, torch.Tensor) else [like(one) for one in argument]
+
     changed = list(args)
-    where = 0 if operator.in_place else 1
-    changed[where] = like(args[where], inputs)
+    changed[1] = like(args[1])
     return changed
-
-
-def like(argument: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    """Other tensors in the nesting of an argument."""
-    left = iter(tensors)
-
-    def nested(one: Any) -> Any:
-        return next(left) if isinstance(one, torch.Tensor) else [nested(part) for part in one]
-
-    return nested(argument)
 
 
 OPERATORS: Mapping[str, Operator] = {

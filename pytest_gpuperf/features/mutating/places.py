@@ -13,7 +13,13 @@ import torch
 import torch.distributed as dist
 
 import pytest_gpuperf
-from pytest_gpuperf.features.mutating.c10d_internals import CALLED_BY_USERS, CALLS_A_MODULE, DECORATED, frame_of
+from pytest_gpuperf.features.mutating.c10d_internals import (
+    CALLED_BY_USERS,
+    CALLS_A_MODULE,
+    DECORATED,
+    SENDS_AND_RECEIVES,
+    frame_of,
+)
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _OWN = os.path.join(os.path.dirname(pytest_gpuperf.__file__), "")
@@ -53,7 +59,7 @@ def _operation(called: FrameType | None, name: str) -> tuple[str, bool]:
     if called.f_code.co_name == CALLS_A_MODULE:
         what = f"{type(called.f_locals['self']).__name__}.forward"
     if os.path.basename(called.f_code.co_filename) in CALLED_BY_USERS:
-        return what, False
+        return f"{name} in {what}" if what == SENDS_AND_RECEIVES else what, False
     return f"{name} in {what}", True
 
 
