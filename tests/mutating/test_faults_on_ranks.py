@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_gpuperf import CollectiveMismatch, Context, Ranks
 from pytest_gpuperf.features.mutating import c10d_internals
@@ -357,9 +358,27 @@ def test_what_is_relied_on_is_there() -> None:
     assert c10d_internals.frame_of(None) is None
 
 
+class PassesOn(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def in_a_mode(ctx: Context) -> None:
+    with PassesOn():
+        dist.all_reduce(torch.ones(1))
+
+
+@pytest.mark.ranks(2)
+def test_a_mode_that_passes_a_call_on_is_not_its_line(ranks: Ranks) -> None:
+    (site,) = ranks.run(observed, None, in_a_mode, (), {})[0].observation.sites
+    source, first = inspect.getsourcelines(in_a_mode)
+    assert source[site.line - first].strip() == "dist.all_reduce(torch.ones(1))"
+    assert site.operation == "all_reduce"
+
+
 def in_a_thread(ctx: Context) -> list[float]:
     x = torch.tensor([ctx.rank + 1.0])
-    thread = threading.Thread(target=dist.all_reduce, args=(x,))
+    thread = threading.Timer(1.0, dist.all_reduce, (x,))  # by then the main thread waits in join
     thread.start()
     thread.join()
     return x.tolist()
@@ -372,4 +391,4 @@ def test_a_call_of_a_thread_without_a_line_of_the_user_is_named_by_the_main_thre
     source, first = inspect.getsourcelines(in_a_thread)
     for one in found:
         (site,) = one.observation.sites
-        assert source[site.line - first].strip() in ("thread.start()", "thread.join()")
+        assert source[site.line - first].strip() == "thread.join()"

@@ -23,6 +23,7 @@ from pytest_gpuperf.features.mutating.c10d_internals import (
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _OWN = os.path.join(os.path.dirname(pytest_gpuperf.__file__), "")
+_MODES = ("__torch_dispatch__", "__torch_function__")  # of a mode that only passes on what others call
 _INSTALLED = (_OWN, "<", *(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")))
 
 
@@ -47,7 +48,7 @@ def _place(frame: FrameType, name: str) -> tuple[str, int, str, bool] | None:
         if file.startswith(_TORCH):
             if one.f_code.co_name not in DECORATED:
                 called = one
-        elif is_of_user(one):
+        elif is_of_user(one) and one.f_code.co_name not in _MODES:
             return file, one.f_lineno, *_operation(called, name)
     return None
 
