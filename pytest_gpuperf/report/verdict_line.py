@@ -269,7 +269,7 @@ def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
     """
     usual = Policy()
     bounds = (
-        (policy.detect, usual.detect, "is to be found"),
+        (policy.minimum_slowdown, usual.minimum_slowdown, "is to be found"),
         (policy.min_effect, usual.min_effect, "is no regression"),
     )
     less = [
@@ -279,7 +279,7 @@ def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
     ]
     if not less or all(verdict.change is None for verdict in verdicts):
         return []
-    return [f"by gpuperf_tolerance and gpuperf_min_effect this run asks for less than usual: {', '.join(less)}"]
+    return [f"by gpuperf_minimum_slowdown and gpuperf_min_effect this run asks for less than usual: {', '.join(less)}"]
 
 
 def tripped_in_words(tripped: Sequence[Tripped]) -> str:

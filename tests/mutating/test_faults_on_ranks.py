@@ -77,12 +77,6 @@ def broadcast(ctx: Context) -> list[float]:
     return x.tolist()
 
 
-def broadcast_of_ones(ctx: Context) -> list[float]:
-    x = torch.ones(1)
-    dist.broadcast(x, 0)
-    return x.tolist()
-
-
 def send(ctx: Context) -> list[float]:
     x = torch.tensor([ctx.rank + 1.0])
     if ctx.rank == 0:
@@ -228,7 +222,6 @@ def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
         (exchange, Kind.NOTHING, [[1.0, 2.0], [11.0, 12.0]]),
         (exchange, Kind.SWAPPED, [[11.0, 1.0], [12.0, 2.0]]),
         (broadcast, Kind.NOTHING, [[1.0], [2.0]]),
-        (broadcast, Kind.ROOT, [[2.0], [2.0]]),
         (send, Kind.NOTHING, [[], [0.0]]),
         (gathered_objects, Kind.SWAPPED, [[1.0, 0.0]] * 2),
         (gathered_objects, Kind.NOTHING, [[0.0, 0.0], [1.0, 1.0]]),
@@ -268,12 +261,6 @@ def test_one_call_of_many_may_have_a_fault(ranks: Ranks, call: int, expected: li
     found = ranks.run(observed, Fault(site, Kind.NOTHING, call), steps, (), {})
     assert [one.result for one in found] == expected
     assert [one.observation.applied for one in found] == [1, 1]
-
-
-@pytest.mark.ranks(2)
-def test_a_broadcast_of_what_all_ranks_have_already_changes_nothing(ranks: Ranks) -> None:
-    found = with_fault(ranks, broadcast_of_ones, Kind.ROOT)
-    assert [one.observation.changed for one in found] == [0, 0]
 
 
 @pytest.mark.ranks(2)
@@ -364,7 +351,7 @@ class PassesOn(TorchDispatchMode):
 
 
 def in_a_mode(ctx: Context) -> None:
-    with PassesOn():
+    with PassesOn():  # type: ignore[no-untyped-call]  # torch's
         dist.all_reduce(torch.ones(1))
 
 

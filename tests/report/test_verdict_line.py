@@ -376,18 +376,18 @@ def test_every_outcome_has_a_first_line_and_none_is_more_than_a_line(outcome: Ou
         assert not any("\n" in line or "\x1b" in line for line in lines)
 
 
-TOLD = "by gpuperf_tolerance and gpuperf_min_effect this run asks for less than usual: "
+TOLD = "by gpuperf_minimum_slowdown and gpuperf_min_effect this run asks for less than usual: "
 
 
 @pytest.mark.parametrize(
     ("policy", "lines"),
     [
         (Policy(), []),
-        (Policy(detect=0.04, min_effect=0.01), []),
-        (Policy(detect=9.0), [TOLD + "slower by 900.0 % is to be found (usually 5.0 %)"]),
+        (Policy(minimum_slowdown=0.04, min_effect=0.01), []),
+        (Policy(minimum_slowdown=9.0), [TOLD + "slower by 900.0 % is to be found (usually 5.0 %)"]),
         (Policy(min_effect=0.02), [TOLD + "slower by 2.0 % is no regression (usually 1.5 %)"]),
         (
-            Policy(detect=9.0, min_effect=5.0),
+            Policy(minimum_slowdown=9.0, min_effect=5.0),
             [
                 TOLD + "slower by 900.0 % is to be found (usually 5.0 %), slower by 500.0 % is no regression (usually "
                 "1.5 %)"

@@ -84,7 +84,7 @@ def slept(folder: Path, **seconds: float) -> None:
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     folder = write(
         tmp_path_factory.mktemp("judged"),
-        {"conftest.py": CONFTEST, "test_it.py": TESTS, "pytest.ini": "[pytest]\ngpuperf_tolerance = 0.5\n"},
+        {"conftest.py": CONFTEST, "test_it.py": TESTS, "pytest.ini": "[pytest]\ngpuperf_minimum_slowdown = 0.5\n"},
     )
     slept(folder, steady=5e-3, slowed=5e-3, changed=5e-3)
     recording = run_pytest(folder, "--gpus=2", "--update-baselines", "--reason=a first one")

@@ -414,10 +414,10 @@ def test_a_later_launch_that_breaks_fails_the_test_by_itself(
 
 def test_a_run_that_asks_for_less_says_so(project: pytest.Pytester) -> None:
     figures(project, a=[30e9])
-    lax = ("-o", "gpuperf_tolerance=9", "-o", "gpuperf_min_effect=5")
+    lax = ("-o", "gpuperf_minimum_slowdown=9", "-o", "gpuperf_min_effect=5")
     told = (
-        "by gpuperf_tolerance and gpuperf_min_effect this run asks for less than usual: slower by 900.0 % is to be "
-        "found (usually 5.0 %), slower by 500.0 % is no regression (usually 1.5 %)"
+        "by gpuperf_minimum_slowdown and gpuperf_min_effect this run asks for less than usual: slower by 900.0 % is "
+        "to be found (usually 5.0 %), slower by 500.0 % is no regression (usually 1.5 %)"
     )
     result = judged(project, *lax)
     assert result.ret == 0

@@ -17,9 +17,7 @@ class Family(Enum):
     EXCHANGE = "exchange"
     """Each rank has a part for each other rank."""
     COPY = "copy"
-    """One rank's tensors reach others, each its own."""
-    BROADCAST = "broadcast"
-    """One rank's tensors reach all others."""
+    """One rank's tensors reach others."""
     SEND = "send"
     OBJECTS = "objects"
     """Each rank's Python object reaches others."""
@@ -54,8 +52,6 @@ class Kind(StrEnum):
     """The last eighth of the elements stays as it was."""
     MAX = "max"
     """The largest of the ranks' values is taken."""
-    ROOT = "wrong root"
-    """A broadcast comes from the rank after its root."""
     LAST = "last call does nothing"
     """As ``NOTHING``, in the last call only."""
     HOOK = "hook not called"
@@ -136,6 +132,4 @@ def kinds(calls: Calls) -> list[Kind]:
         found.add(Kind.LEFT_OUT)
     if calls.family in (Family.GATHER, Family.EXCHANGE, Family.OBJECTS):
         found.add(Kind.SWAPPED)
-    if calls.family is Family.BROADCAST:
-        found.add(Kind.ROOT)
     return [kind for kind in Kind if kind in found]

@@ -111,10 +111,7 @@ class Interception:
             return self._run(name, keyset, changed)
         if kind is Kind.LEFT_OUT:
             return self._without_last(name, keyset, args, rank == size - 1)
-        if kind is Kind.ROOT:
-            return self._from_another_root(name, keyset, args, (rank, size))
-        copies = operator.family in (Family.COPY, Family.BROADCAST)
-        before = [tensor.clone() for tensor in outputs] if copies else []
+        before = [tensor.clone() for tensor in outputs] if operator.family is Family.COPY else []
 
         def after() -> None:
             with torch.no_grad():
@@ -154,19 +151,6 @@ class Interception:
         zeros = [torch.zeros_like(tensor) for tensor in inputs]
         self._held.append(zeros)
         return self._run(name, keyset, with_inputs(operator, args, zeros))
-
-    def _from_another_root(self, name: str, keyset: Any, args: tuple[Any, ...], own: tuple[int, int]) -> Any:
-        """A broadcast of what the rank after the root has."""
-        operator, (rank, size) = OPERATORS[name], own
-        outputs, root = operator.outputs(args), operator.group + 1
-        right = [tensor.clone() for tensor in outputs] if args[root] == rank else []
-
-        def after() -> None:
-            # What others would have got is what the root had.
-            self._record.changed += any(not torch.equal(*pair) for pair in zip(right, outputs, strict=False))
-
-        changed = (*args[:root], (args[root] + 1) % size, *args[root + 1 :])
-        return self._after(self._run(name, keyset, changed), after)
 
     def _after(self, result: Any, alter_outputs: Callable[[], None]) -> Any:
         if isinstance(result, tuple | list):
@@ -208,6 +192,6 @@ def _override(interception: Interception, name: str) -> Callable[..., Any]:
 
 def _sends(operator: Operator, family: Family, args: Sequence[Any], group: Any) -> bool:
     """Whether this rank's inputs have values: those of a broadcast are its root's, and others hold anything."""
-    if family in (Family.COPY, Family.BROADCAST):
+    if family is Family.COPY:
         return bool(args[operator.group + 1] == group.rank())
     return family is not Family.OTHER

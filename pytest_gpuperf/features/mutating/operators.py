@@ -64,7 +64,7 @@ OPERATORS: Mapping[str, Operator] = {
     "gather_": Operator("gather", Family.GATHER),
     "alltoall_": Operator("all_to_all", Family.EXCHANGE),
     "alltoall_base_": Operator("all_to_all_single", Family.EXCHANGE),
-    "broadcast_": Operator("broadcast", Family.BROADCAST, 1, True),
+    "broadcast_": Operator("broadcast", Family.COPY, 1, True),
     "scatter_": Operator("scatter", Family.COPY),
     "send": Operator("send", Family.SEND, 1, True),
     "recv_": Operator("recv", Family.OTHER, 1, True),
