@@ -16,6 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_gpuperf.fixtures.perf import Checks
     from pytest_gpuperf.options import Options
+    from pytest_gpuperf.report.annotation import Annotation
     from pytest_gpuperf.report.terminal import Reported
     from pytest_gpuperf.run.nodes import RunNodes
     from pytest_gpuperf.run.session import Session
@@ -153,6 +154,12 @@ def pytest_gpuperf_reports(config: pytest.Config, reported: Reported) -> None:
         config: pytest's.
         reported: the findings, and the words for them.
     """
+
+
+@pytest.hookspec
+def pytest_gpuperf_annotations(config: pytest.Config) -> Sequence[Annotation]:
+    """Returns remarks about lines of source, the most important first, for a service that shows them with the code."""
+    raise NotImplementedError
 
 
 @pytest.hookspec
