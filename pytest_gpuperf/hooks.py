@@ -16,6 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_gpuperf.fixtures.perf import Checks
     from pytest_gpuperf.options import Options
+    from pytest_gpuperf.report.annotation import Annotation
     from pytest_gpuperf.report.terminal import Reported
     from pytest_gpuperf.run.nodes import RunNodes
     from pytest_gpuperf.run.session import Session
@@ -45,6 +46,11 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
     Raises:
         pytest.UsageError: a value that cannot be meant, or options that exclude one another.
     """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_gpuperf_needs_one_machine(config: pytest.Config) -> str | None:
+    """Returns why what the user asked of the feature runs on one machine only; None if several nodes are as good."""
 
 
 @pytest.hookspec(firstresult=True)
@@ -148,6 +154,12 @@ def pytest_gpuperf_reports(config: pytest.Config, reported: Reported) -> None:
         config: pytest's.
         reported: the findings, and the words for them.
     """
+
+
+@pytest.hookspec
+def pytest_gpuperf_annotations(config: pytest.Config) -> Sequence[Annotation]:
+    """Returns remarks about lines of source, the most important first, for a service that shows them with the code."""
+    raise NotImplementedError
 
 
 @pytest.hookspec

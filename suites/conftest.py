@@ -10,19 +10,33 @@ from collections import Counter
 from collections.abc import Generator
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
+from suites.shared.differences import differences, in_words
 from suites.shared.early import early_first
 from suites.shared.examples import DEALT
 
 EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 50, "quick": 5}
+WORLD_SIZE = pytest.StashKey[int | None]()
+"""Of the test that runs; None if it has no ranks."""
 SHARE = "examples(share): of the profile's examples, for a drawn test whose examples are dear"
 LONG = "long: with --dist worksteal it begins early, or it would still run when all others have ended"
 SOAK = "soak: goes on for as long as --soak SECONDS says, and begins as early as what is long"
 
+SHRINKING = "thorough"
+"""The profile that looks for the smallest example of a failure; to look takes many times as long as to find one."""
+FINDING = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target)
+
 # No deadline: an example of 8 ranks on a busy machine takes as long as it takes; runs have their own timeout.
 for profile, most in EXAMPLES.items():
-    settings.register_profile(profile, max_examples=most, deadline=None)
+    shrinks = profile == SHRINKING
+    settings.register_profile(
+        profile,
+        max_examples=most,
+        deadline=None,
+        phases=tuple(Phase) if shrinks else FINDING,
+        report_multiple_bugs=shrinks,  # else the first failure ends the test
+    )
 settings.load_profile("suites")
 
 
@@ -78,6 +92,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = early_first(items, workers, is_early=_is_early, file_of=lambda item: item.path)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds to the report of a drawn test that fails the command that finds its smallest example."""
+    report = yield
+    if report.failed and report.when == "call" and _is_drawn(item) and Phase.shrink not in settings().phases:
+        command = f'pytest "{item.nodeid}" --hypothesis-profile={SHRINKING}'
+        report.sections.append(("for the smallest example", command))
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Notes how many ranks the test has, for the messages of its assertions."""
+    ranks = getattr(item, "funcargs", {}).get("ranks")
+    item.config.stash[WORLD_SIZE] = getattr(ranks, "world_size", None)
+    yield
+
+
+def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, right: object) -> list[str] | None:
+    """Names the first item that differs, with the rank, in place of two nested lists."""
+    if op != "==" or not isinstance(left, list | tuple | dict) or type(left) is not type(right):
+        return None
+    found = list(differences(left, right))
+    if not found:
+        return None
+    world_size = config.stash.get(WORLD_SIZE, None)
+    by_rank = isinstance(left, list) and isinstance(right, list) and len(left) == len(right) == world_size
+    return in_words(found, world_size=world_size if by_rank else None)
+
+
 def _is_early(item: pytest.Item) -> bool:
     ranks = item.get_closest_marker("ranks")
     return (
@@ -91,13 +137,15 @@ def _runs(item: pytest.Item, mark: str) -> bool:
     return item.get_closest_marker(mark) is not None and item.get_closest_marker("skip") is None
 
 
+def _is_drawn(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and getattr(item.function, "is_hypothesis_test", False)
+
+
 def _share_examples(items: list[pytest.Item]) -> None:
     drawn = [
         item
         for item in items
-        if isinstance(item, pytest.Function)
-        and item.function.__module__.startswith("suites.")
-        and getattr(item.function, "is_hypothesis_test", False)
+        if isinstance(item, pytest.Function) and item.function.__module__.startswith("suites.") and _is_drawn(item)
     ]
     variants = Counter(item.function for item in drawn)
     shared: dict[object, int] = {}

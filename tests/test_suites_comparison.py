@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
 
-from suites.shared.comparison import assert_close, assert_each, assert_same, assert_unlike, assert_within
+from suites.shared.comparison import assert_close, assert_each, assert_losses, assert_same, assert_unlike, assert_within
 from suites.shared.step import Tensors
 
 ONES = torch.ones(2, 3)
+NUMBERS = torch.randn(6, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
     ("got", "message"),
     [
-        (ONES + 1e-6, "Tensor-likes are not equal"),
-        (ONES.double(), "dtype"),
-        (ONES.flatten(), "shape"),
-        (ONES[:1], "shape"),
-        (ONES * math.nan, "Tensor-likes are not equal"),
+        (ONES + 2.0**-20, "got 1.00000095, expected 1 at [0, 0]: off by 9.54e-07, beyond the bound 0; 6 of 6 elements"),
+        (ONES.double(), "got torch.float64, expected torch.float32"),
+        (ONES.flatten(), "got the shape [6], expected [2, 3]"),
+        (ONES[:1], "got the shape [1, 3], expected [2, 3]"),
+        (ONES * math.nan, "got nan, expected 1 at [0, 0]: off by nan, beyond the bound 0; 6 of 6 elements are wrong"),
     ],
 )
 def test_what_is_not_equal_is_not_close(got: torch.Tensor, message: str) -> None:
-    with pytest.raises(AssertionError, match=rf"(?s)^rank 1, output: .*{message}"):
+    with pytest.raises(AssertionError, match=rf"^rank 1, output: {re.escape(message)}"):
         assert_close(got, ONES, "rank 1, output")
 
 
@@ -47,7 +49,7 @@ def test_one_element_beyond_its_bound_is_found(dtype: torch.dtype, atol: float, 
     expected = ONES.to(dtype)
     got = expected.clone()
     got[1, 2] = value
-    with pytest.raises(AssertionError, match=r"(?s)^where: .*Mismatched elements: 1 / 6"):
+    with pytest.raises(AssertionError, match=r"^where: got .*, expected 1 at \[1, 2\]: .*; 1 of 6 elements are wrong$"):
         assert_close(got, expected, "where", atol=atol, rtol=rtol)
 
 
@@ -63,6 +65,48 @@ def test_within_a_bound_infinities_are_equal_and_nothing_is_close_to_nothing() -
     assert_close(torch.empty(0), torch.empty(0), "", atol=0.25)
     assert_close(ONES.clone().requires_grad_(), ONES.clone().requires_grad_(), "", atol=0.25)
     assert_close(torch.tensor([3]), torch.tensor([4]), "", atol=1.0)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "message"),
+    [
+        (
+            torch.tensor([1, 2**60]),
+            torch.tensor([1, 2**60 + 1]),
+            "got 1152921504606846976, expected 1152921504606846977",
+        ),
+        (torch.tensor([True, False]), torch.tensor([True, True]), "got False, expected True at [1]"),
+        (torch.tensor([1 + 2j]), torch.tensor([1 + 1j]), "got (1+2j), expected (1+1j) at [0]: off by 1,"),
+        (torch.tensor([1.0, math.nan]), torch.tensor([1.0, math.nan]), "got nan, expected nan at [1]"),
+        (
+            torch.tensor(3.0),
+            torch.tensor(4.0),
+            "got 3, expected 4 at []: off by 1, beyond the bound 0; 1 of 1 elements",
+        ),
+        (torch.tensor([math.inf, 2.0]), torch.tensor([math.inf, 1.0]), "got 2, expected 1 at [1]: off by 1,"),
+    ],
+    ids=["integers", "booleans", "complex", "no number", "one number", "infinities"],
+)
+def test_the_element_that_is_wrong_is_named(got: torch.Tensor, expected: torch.Tensor, message: str) -> None:
+    with pytest.raises(AssertionError, match=rf"^where: {re.escape(message)}"):
+        assert_close(got, expected, "where")
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "cause"),
+    [
+        ([2 * NUMBERS] * 2, [NUMBERS] * 2, "cause: times 2 = the 2 ranks: the mean is missing"),
+        ([NUMBERS, NUMBERS], [NUMBERS[:3], NUMBERS[3:]], ""),
+        ([2 * NUMBERS[0, :3]] * 2, [NUMBERS[0, :3]] * 2, ""),
+    ],
+    ids=["a sum for a mean", "another shape", "a few numbers"],
+)
+def test_the_cause_is_named_if_it_is_known(got: list[torch.Tensor], expected: list[torch.Tensor], cause: str) -> None:
+    with pytest.raises(AssertionError) as raised:
+        assert_each(got, expected, "gradient")
+    text = str(raised.value)
+    assert ("; cause: " in text) == bool(cause), text
+    assert re.search(cause, text), text
 
 
 def test_every_ranks_tensor_is_compared() -> None:
@@ -108,12 +152,14 @@ def test_a_tolerance_may_depend_on_the_name() -> None:
 def test_each_element_has_a_bound_of_its_own() -> None:
     expected, bound = torch.zeros(2, 2), torch.tensor([[0.0, 1.0], [2.0, 3.0]])
     assert_within(-bound, expected, bound, "")
-    message = r"^rank 0, mean: 2, not 0 at \[0, 1\]: off by 2, beyond the bound 1$"
+    message = r"^rank 0, mean: got 2, expected 0 at \[0, 1\]: off by 2, beyond the bound 1; 1 of 4 elements are wrong$"
     with pytest.raises(AssertionError, match=message):
         assert_within(torch.full((2, 2), 2.0) * (bound == 1), expected, bound, "rank 0, mean")
-    with pytest.raises(AssertionError, match=r"^mean: nan, not 0 at \[1, 1\]: off by nan, beyond the bound 3$"):
+    with pytest.raises(
+        AssertionError, match=r"^mean: got nan, expected 0 at \[1, 1\]: off by nan, beyond the bound 3; 1 of 4 "
+    ):
         assert_within(torch.tensor([[0.0, 0.0], [0.0, math.nan]]), expected, bound, "mean")
-    with pytest.raises(AssertionError, match=r"^mean: \(2,\) instead of \(2, 2\)$"):
+    with pytest.raises(AssertionError, match=r"^mean: got the shape \[2\], expected \[2, 2\]$"):
         assert_within(torch.zeros(2), expected, bound, "mean")
 
 
@@ -128,3 +174,13 @@ def test_two_tensors_that_share_most_elements_are_named() -> None:
         assert_unlike({"rank 0": zeros, "rank 1": torch.tensor([[0.0, 0.0], [0.0, 4.0]])})
     with pytest.raises(AssertionError, match=r"rank 0 is \(2, 2\), rank 1 is \(4,\)"):
         assert_unlike({"rank 0": zeros, "rank 1": torch.ones(4)})
+
+
+def test_the_step_of_a_wrong_loss_is_named() -> None:
+    assert_losses([1.0, 2.0], [1.0, 2.0], rtol=0.0)
+    with pytest.raises(
+        AssertionError, match=r"^step 2, loss: got 3, expected 2 at \[\]: off by 1, beyond the bound 0.2; "
+    ):
+        assert_losses([1.0, 3.0], [1.0, 2.0], rtol=0.1)
+    with pytest.raises(AssertionError, match=r"^losses of 1 steps, not of 2"):
+        assert_losses([1.0], [1.0, 2.0], rtol=0.1)

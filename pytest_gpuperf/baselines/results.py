@@ -52,6 +52,8 @@ class ResultsForm:
     """Whether the run only tried bodies, and timed nothing."""
     summary: Mapping[str, Any] | None = field(default=None, metadata=OMITTED)
     """What the run came to as a whole, for the top of a page: title, columns, rows and remarks."""
+    features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, metadata=OMITTED)
+    """What features add, by the feature's name."""
 
 
 def load(path: Path) -> tuple[Baselines, ResultsForm]:

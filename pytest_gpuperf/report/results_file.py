@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,8 @@ class Results:
     """Whether the run only tried bodies, and timed nothing."""
     summary: Mapping[str, Any] | None = None
     """What the run came to as a whole; None if nobody summed it up."""
+    features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What features add, by the feature's name."""
 
 
 def write(path: Path, results: Results) -> None:
@@ -113,6 +115,7 @@ def write(path: Path, results: Results) -> None:
         raced=None if results.raced is None else plain(results.raced),
         smoke=results.smoke,
         summary=results.summary,
+        features=results.features,
     )
     json_files.replace(path, text_of(rounded(plain(form))))
 
@@ -151,6 +154,7 @@ def load(path: Path) -> Results:
         raced,
         form.smoke,
         form.summary,
+        form.features,
     )
 
 
@@ -192,6 +196,7 @@ class ResultsFile:
         self._profiles: list[Profile] = []
         self._passing: dict[str, list[Baselines]] = {}
         """Of tests whose body has ended, by the items' node ids."""
+        self._features: dict[str, Mapping[str, Any]] = {}
         self._lines: list[str] = []
         self.problem: str | None = None
         """Why the file could not be written; None if it was, or is not yet."""
@@ -232,6 +237,10 @@ class ResultsFile:
         tests = sorted({test for candidate in measured for test in candidate.tests})
         self._lines += [f"figures of {test} left out of the results: the test failed: mend it" for test in tests]
 
+    def add(self, feature: str, found: Mapping[str, Any]) -> None:
+        """Takes what a feature adds to the results, in values that JSON has."""
+        self._features[feature] = found
+
     def gathered(self) -> tuple[Results, dict[str, str]]:
         """Return the results so far, and why the figures of some tests are not among them, by test."""
         candidate, unfit = joined(self._candidates)
@@ -247,6 +256,7 @@ class ResultsFile:
             tuple(self._searches),
             self._raced(),
             self._smoke,
+            features=dict(self._features),
         )
         return results, dict(unfit)
 

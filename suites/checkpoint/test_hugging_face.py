@@ -13,10 +13,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
-from suites.checkpoint.programs.hugging_face import INDEX, export, files_of_at_most, imported, require_whole, write
+from suites.checkpoint.programs.hugging_face import (
+    INDEX,
+    export,
+    export_cut,
+    files_of_at_most,
+    imported,
+    require_whole,
+    write,
+)
 from suites.checkpoint.programs.layouts import Layout
 from suites.checkpoint.programs.training import Setup
 from suites.shared.comparison import assert_same
+from suites.shared.inputs import integers
 from suites.shared.llama import NORM_EPSILON, ROTARY_BASE, Config, Llama, initial_weights, load_initial_weights
 from suites.shared.step import Tensors
 from suites.shared.strategies import seeds
@@ -55,6 +64,36 @@ def read_by_safetensors(folder: Path) -> Tensors:
     assert {*index["weight_map"].values()} == {*files}
     assert index["metadata"]["total_size"] == sum(value.nbytes for file in files.values() for value in file.values())
     return {name: files[file][name] for name, file in index["weight_map"].items()}
+
+
+@st.composite
+def cut_tensors(draw: st.DrawFn) -> tuple[Tensors, dict[str, int]]:
+    """Tensors of one to three dimensions, and along which each is cut; ranks need not divide it, or may get nothing."""
+    tensors: Tensors = {}
+    dims: dict[str, int] = {}
+    for number in range(3):
+        shape = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
+        tensors[f"tensor {number}"] = integers(shape, torch.float32, seed=draw(seeds))
+        dims[f"tensor {number}"] = draw(st.integers(0, len(shape) - 1))
+    return tensors, dims
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.examples(0.2)
+@given(cut=cut_tensors())
+@example(
+    cut=(
+        {f"{dim} of 3": integers((4, 5, 7), torch.float32, seed=dim) for dim in range(3)},
+        {f"{dim} of 3": dim for dim in range(3)},
+    )
+)
+def test_tensors_cut_along_any_dimension(ranks: Ranks, cut: tuple[Tensors, dict[str, int]]) -> None:
+    """The files hold whole tensors, and so does each rank that gathers them."""
+    tensors, dims = cut
+    with TemporaryDirectory() as name:
+        got = ranks.run(export_cut, tensors=tensors, dims=dims, folder=Path(name))
+        assert_same([read_by_safetensors(Path(name))], [tensors], ordered=False)
+    assert_same(got, [tensors] * 3)
 
 
 @pytest.mark.ranks(4)

@@ -126,7 +126,7 @@ def test_every_hook_keeps_its_bound(ranks: Ranks, data: st.DataObject, block: in
     first, *others = world.run(averages, drawn=drawn, names=names, block=block)
     for name in names:
         assert first[name].dtype == torch.float32
-        assert_within(first[name], *bounds(name, drawn, block), name)
+        assert_within(first[name], *bounds(name, drawn, block), f"rank 0, {name}")
         for rank, other in enumerate(others, start=1):
             assert torch.equal(other[name], first[name]), f"{name}: rank {rank} has another mean than rank 0"
 
@@ -283,7 +283,7 @@ def test_feedback_bounds_the_error_of_all_steps_together(
     drawn = [[integers((numel,), torch.float32, seed=seed * 8 + rank)] for rank in range(world.world_size)]
     first, *others = world.run(sum_of_steps, drawn=drawn, feedback=True, name=name, block=block, steps=steps)
     assert all(torch.equal(first, other) for other in others)
-    assert_within(first, *bounds_with_feedback(drawn, name, block, steps), name)
+    assert_within(first, *bounds_with_feedback(drawn, name, block, steps), f"rank 0, step {steps}, {name}")
 
 
 def bounds_with_feedback(drawn: Gradients, name: str, block: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:

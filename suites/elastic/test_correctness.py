@@ -14,6 +14,7 @@ import torch.distributed as dist
 from pytest_gpuperf import Context, Ranks
 from suites.elastic.programs import MODULE, Epochs, train
 from suites.elastic.reference import Moments, come_and_gone, losses_in_one_process, worlds
+from suites.shared.comparison import assert_losses
 from suites.shared.course import ROUNDING
 from suites.shared.job_log import Entry, attempts_of, read_log, surviving, surviving_losses
 from suites.shared.noted_groups import noted_groups
@@ -94,7 +95,7 @@ def assert_trained_alike(log: list[Entry], epochs: Epochs) -> None:
     expected = losses_in_one_process(epochs)
     found = [float.fromhex(loss) for _, loss in surviving_losses(log)]
     # In float64; ranks add the same numbers in another order.
-    assert found == pytest.approx(expected, rel=ROUNDING)
+    assert_losses(found, expected, rtol=ROUNDING)
 
 
 def trained_until(ctx: Context, folder: Path, epochs: Epochs, stop: int) -> None:
@@ -150,6 +151,6 @@ def test_your_own_script(logs: dict[str, list[Entry]]) -> None:
         expected.append(3 * x)
     log = logs["yours"]
     assert worlds(log) == [1, 2, 1]
-    assert [float.fromhex(loss) for _, loss in surviving_losses(log)] == pytest.approx(expected, rel=ROUNDING)
+    assert_losses([float.fromhex(loss) for _, loss in surviving_losses(log)], expected, rtol=ROUNDING)
     seen = [sample for done in surviving(log).values() for entry in done for sample in entry.samples]
     assert sorted(seen) == list(range(6 * YOURS_STEPS))

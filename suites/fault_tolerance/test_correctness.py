@@ -19,6 +19,7 @@ from pytest_gpuperf import Context, Ranks
 from suites.fault_tolerance.programs.job import drawn, resumes_at, run_job, whole
 from suites.fault_tolerance.programs.lost_time import lost
 from suites.fault_tolerance.programs.training import DROPOUT, MOMENTUM, Training
+from suites.shared.comparison import assert_losses
 from suites.shared.course import IGNORED, LR, ROUNDING, Course
 from suites.shared.job_log import Entry, Mishap, attempts_of, plan_mishaps, read_log, since_boot, surviving_losses
 from suites.shared.step_folders import StepFolders
@@ -114,7 +115,7 @@ def test_training_resumes_exactly(ranks: Ranks, tmp_path: Path) -> None:
     assert surviving_losses(log) == whole_losses
     expected = ranks.run(losses_on_one_device, Training(seed=1), ranks.world_size)[0]
     # In float64; ranks add the same numbers in another order.
-    assert [float.fromhex(loss) for _, loss in whole_losses] == pytest.approx(expected, rel=ROUNDING)
+    assert_losses([float.fromhex(loss) for _, loss in whole_losses], expected, rtol=ROUNDING)
     assert StepFolders(tmp_path / "resumed").steps() == [12, 15]
     assert [attempt[0].step for attempt in attempts_of(log)] == [
         stop // interval * interval for stop in (0, *stops[:-1])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from suites.hybrid.programs.training import BATCH_AXES, LEARNING_RATE, MOMENTUM, Mesh, Trained
 from suites.shared.comparison import assert_close
-from suites.shared.course import BEYOND
+from suites.shared.course import BEYOND, IGNORED
 from suites.shared.llama import NORM_EPSILON, ROTARY_BASE, Config, initial_weights
 from suites.shared.step import Tensors
 
@@ -109,8 +110,12 @@ def predicted(weights: Tensors, config: Config, tokens: torch.Tensor) -> torch.T
     return logits - logits.logsumexp(-1, keepdim=True)
 
 
-def trained_alone(given_case: Case, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, Tensors, Tensors]:
+def trained_alone(
+    given_case: Case, dtype: torch.dtype, max_norms: Sequence[float] = MAX_NORMS
+) -> tuple[torch.Tensor, torch.Tensor, Tensors, Tensors]:
     """Losses of all tokens, norms, the first step's gradients, the last one's parameters, of whole batches at once.
+
+    The loss is the mean over the tokens whose target is not ``IGNORED``.
 
     Raises:
         AssertionError: a step clips nothing that it should, or something that it should not.
@@ -120,10 +125,12 @@ def trained_alone(given_case: Case, dtype: torch.dtype) -> tuple[torch.Tensor, t
     losses: list[torch.Tensor] = []
     norms: list[torch.Tensor] = []
     first: Tensors = {}
-    for (tokens, target), max_norm in zip(given_case.batches, MAX_NORMS, strict=True):
+    for (tokens, target), max_norm in zip(given_case.batches, max_norms, strict=True):
         leaves = {name: value.requires_grad_() for name, value in weights.items()}
-        of_tokens = -predicted(leaves, given_case.config, tokens).gather(-1, target[..., None]).squeeze(-1)
-        gradients = dict(zip(leaves, torch.autograd.grad(of_tokens.mean(), list(leaves.values())), strict=True))
+        valid = target != IGNORED
+        of_tokens = -predicted(leaves, given_case.config, tokens).gather(-1, target.clamp(min=0)[..., None]).squeeze(-1)
+        mean = (of_tokens * valid).sum() / valid.sum()
+        gradients = dict(zip(leaves, torch.autograd.grad(mean, list(leaves.values())), strict=True))
         norm = torch.cat([gradient.flatten() for gradient in gradients.values()]).norm()
         clips = norm > max_norm
         assert clips == (max_norm != BEYOND), f"a norm of {norm} does not test {max_norm}"
@@ -137,9 +144,9 @@ def trained_alone(given_case: Case, dtype: torch.dtype) -> tuple[torch.Tensor, t
     return torch.stack(losses), torch.stack(norms), first, weights
 
 
-def one_device(given_case: Case) -> Reference:
-    losses, norms, gradients, parameters = trained_alone(given_case, DTYPE)
-    coarse_losses, _, *coarse = trained_alone(given_case, torch.float32)
+def one_device(given_case: Case, max_norms: Sequence[float] = MAX_NORMS) -> Reference:
+    losses, norms, gradients, parameters = trained_alone(given_case, DTYPE, max_norms)
+    coarse_losses, _, *coarse = trained_alone(given_case, torch.float32, max_norms)
     of_sequences = losses.mean(2)
     lost = [float(((coarse_losses.mean(2) - of_sequences) / of_sequences).abs().max())]
     for rounded, exact in zip(coarse, (gradients, parameters), strict=True):
@@ -208,11 +215,11 @@ def assert_as_one_device(got: list[Trained], given_case: Case, expected: Referen
     # A rank's loss is the mean over its own share of the batch.
     losses = torch.tensor(list(with_loss.values()), dtype=DTYPE)
     exact = torch.stack([share_of(rank, given_case.mesh, expected.losses).mean((1, 2)) for rank in with_loss])
-    assert_near(losses[:, 0], exact[:, 0], expected.rtol, "first loss")
+    assert_near(losses[:, 0], exact[:, 0], expected.rtol, "first loss of each rank")
     for rank, trained in enumerate(got):
         for name, tensor in trained.gradients.items():
             assert_near(tensor, expected.gradients[name], expected.rtol, f"rank {rank}, {name} gradient")
-    assert_near(losses, exact, expected.rtol, "losses")
+    assert_near(losses, exact, expected.rtol, "losses of each rank and step")
     for rank, trained in enumerate(got):
         assert_near(torch.tensor(trained.norms, dtype=DTYPE), expected.norms, expected.rtol, f"rank {rank}, norms")
     for rank, trained in enumerate(got):

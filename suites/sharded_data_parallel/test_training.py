@@ -31,3 +31,9 @@ def test_one_shard_that_overflows_makes_all_skip_the_step(ranks: Ranks, narrow: 
     course = replace(COURSE, narrow=narrow)
     expected = scaled_course(course, ranks.world_size)
     assert_each_has(ranks.run(training.scaled, course=course), expected, course.rounding)
+
+
+def test_one_infinite_shard_is_refused_on_all_ranks(ranks: Ranks) -> None:
+    for wrong in (-1, 0, ranks.world_size - 1):
+        got = ranks.run(training.refuses, course=COURSE, wrong=wrong)
+        assert got == [wrong >= 0] * ranks.world_size, f"rank {wrong} has an infinite gradient, and {got} refuse it"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
+from suites.shared.causes import cause_of
 from suites.shared.step import Tensors
 
 Results = Sequence[Tensors]
@@ -18,7 +21,6 @@ def assert_close(
     got: torch.Tensor, expected: torch.Tensor, where: str, *, atol: float = 0.0, rtol: float = 0.0
 ) -> None:
     """One tensor is as expected, in dtype and shape too; by default to the last bit."""
-    # torch.testing takes a millisecond even where all is well: it is asked where there is something to tell.
     alike = got.dtype == expected.dtype and got.shape == expected.shape
     if alike and (
         _near(got, expected, rtol, atol)
@@ -26,7 +28,41 @@ def assert_close(
         or torch.allclose(got, expected, rtol=rtol, atol=atol)
     ):
         return
-    torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, msg=lambda text: f"{where}: {text}")
+    raise AssertionError(_message(got, expected, where, atol, rtol))
+
+
+def _message(got: torch.Tensor, expected: torch.Tensor, where: str, atol: float, rtol: float) -> str:
+    """Names what is wrong: shape, dtype, or the element that is beyond its bound by most."""
+    if got.shape != expected.shape:
+        return f"{where}: got the shape {list(got.shape)}, expected {list(expected.shape)}"
+    if got.dtype != expected.dtype:
+        return f"{where}: got {got.dtype}, expected {expected.dtype}"
+    have, want = (_wide(tensor.detach().cpu()) for tensor in (got, expected))
+    off = (have - want).abs()
+    bound = atol + rtol * want.abs()
+    # Infinities are within no bound, and of one sign they differ by no number; what is no number is always wrong.
+    beyond = got.detach().cpu() != expected.detach().cpu()
+    if atol or rtol:
+        beyond &= ~(off <= bound) | have.isinf() | want.isinf()
+    excess = (off - bound).nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(~beyond, -math.inf)
+    worst = int(excess.argmax())
+    place = [int(index) for index in torch.unravel_index(torch.tensor(worst), off.shape)]
+    shown = [_number(tensor.flatten()[worst]) for tensor in (got.detach().cpu(), expected.detach().cpu())]
+    return (
+        f"{where}: got {shown[0]}, expected {shown[1]} at {place}: off by {float(off.flatten()[worst]):.3g}, beyond "
+        f"the bound {float(bound.expand_as(off).flatten()[worst]):.3g}; {int(beyond.sum())} of {off.numel()} elements "
+        "are wrong"
+    )
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """In float64, or complex128."""
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _number(element: torch.Tensor) -> str:
+    value = element.item()
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 def _near(got: torch.Tensor, expected: torch.Tensor, rtol: float, atol: float) -> bool:
@@ -60,13 +96,47 @@ def assert_same(
         assert names(have) == names(want), f"rank {rank} has {names(have)}, not {names(want)}"
         for name, tensor in want.items():
             most = atol(name) if callable(atol) else atol
-            assert_close(have[name], tensor, f"rank {rank}, {name}", atol=most)
+            with _with_cause(name, functools.partial(_named, name, got, expected)):
+                assert_close(have[name], tensor, f"rank {rank}, {name}", atol=most)
 
 
-def assert_each(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], what: str, *, atol: float = 0.0) -> None:
+def assert_each(
+    got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], what: str, *, atol: float = 0.0, rtol: float = 0.0
+) -> None:
     """Every rank's one tensor, which is called ``what``, is the one expected of it."""
     for rank, (have, want) in enumerate(zip(got, expected, strict=True)):
-        assert_close(have, want, f"rank {rank}, {what}", atol=atol)
+        with _with_cause(what, lambda: (got, expected)):
+            assert_close(have, want, f"rank {rank}, {what}", atol=atol, rtol=rtol)
+
+
+def assert_losses(got: Sequence[float], expected: Sequence[float], *, rtol: float) -> None:
+    """The loss of each step, from the first one on, is the one expected."""
+    assert len(got) == len(expected), f"losses of {len(got)} steps, not of {len(expected)}"
+    for step, (have, want) in enumerate(zip(got, expected, strict=True), start=1):
+        one, other = (torch.tensor(value, dtype=torch.float64) for value in (have, want))
+        assert_close(one, other, f"step {step}, loss", rtol=rtol)
+
+
+_Held = tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]
+
+
+def _named(name: str, got: Results, expected: Results) -> _Held:
+    return [of_rank[name] for of_rank in got], [of_rank[name] for of_rank in expected]
+
+
+@contextlib.contextmanager
+def _with_cause(name: str, held: Callable[[], _Held]) -> Iterator[None]:
+    """Adds the cause to the message of a comparison that fails, if it is known of what all ranks hold."""
+    try:
+        yield
+    except AssertionError as wrong:
+        try:
+            got, expected = held()
+        except KeyError:  # a rank has no such tensor
+            raise wrong from None
+        if cause := cause_of(name, got, expected):
+            raise AssertionError(f"{wrong}; cause: {cause}") from None
+        raise
 
 
 def assert_unlike(tensors: Mapping[str, torch.Tensor]) -> None:
@@ -100,13 +170,16 @@ def assert_squares_in_float32(squared: Callable[[list[torch.Tensor]], torch.Tens
 
 def assert_within(got: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor, where: str) -> None:
     """No element is off by more than its own bound; one that is no number is."""
-    assert got.shape == expected.shape, f"{where}: {tuple(got.shape)} instead of {tuple(expected.shape)}"
+    if got.shape != expected.shape:
+        raise AssertionError(f"{where}: got the shape {list(got.shape)}, expected {list(expected.shape)}")
     off = (got.double() - expected).abs()
     if bool((off <= bound).all()):
         return
+    beyond = ~(off <= bound)
     worst = (off - bound).nan_to_num(nan=math.inf, posinf=math.inf).argmax()
     place = [int(index) for index in torch.unravel_index(worst, off.shape)]
     have, want, far, most = (float(tensor.expand_as(off).flatten()[worst]) for tensor in (got, expected, off, bound))
     raise AssertionError(
-        f"{where}: {have:.9g}, not {want:.9g} at {place}: off by {far:.3g}, beyond the bound {most:.3g}"
+        f"{where}: got {have:.9g}, expected {want:.9g} at {place}: off by {far:.3g}, beyond the bound {most:.3g}; "
+        f"{int(beyond.sum())} of {off.numel()} elements are wrong"
     )

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from suites.shared.comparison import assert_close
+from suites.shared.comparison import assert_each
 from suites.shared.step import Tensors
 
 FEATURES, HIDDEN, CLASSES = 5, 7, 3
@@ -166,6 +166,6 @@ def scaled_course(course: Course, degree: int, growth_interval: int = 1000) -> T
 
 def assert_each_has(results: list[Tensors], expected: Tensors, rounding: float = ROUNDING) -> None:
     """All that is expected, within the bound of rounding; a rank may tell more."""
-    for rank, result in enumerate(results):
-        for name, value in expected.items():
-            assert_close(result[name].cpu(), value, f"rank {rank}, {name}", rtol=rounding, atol=rounding)
+    for name, value in expected.items():
+        of_ranks = [result[name].cpu() for result in results]
+        assert_each(of_ranks, [value] * len(results), name, rtol=rounding, atol=rounding)

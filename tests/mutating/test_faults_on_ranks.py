@@ -2,12 +2,15 @@
 
 import inspect
 import threading
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_gpuperf import CollectiveMismatch, Context, Ranks
 from pytest_gpuperf.features.mutating import c10d_internals
@@ -83,10 +86,103 @@ def send(ctx: Context) -> list[float]:
     return x.tolist()
 
 
+def steps(ctx: Context) -> list[float]:
+    found = []
+    for step in (1.0, 2.0, 3.0):
+        x = torch.tensor([step * (1 + ctx.rank)])
+        dist.all_reduce(x)
+        found.append(x.item())
+    return found
+
+
+def gathered_objects(ctx: Context) -> list[float]:
+    got: list[Any] = [None, None]
+    dist.all_gather_object(got, {"rank": ctx.rank})
+    return [float(one["rank"]) for one in got]
+
+
+def gathered_at_one(ctx: Context) -> list[float]:
+    got: list[Any] | None = [None, None] if ctx.rank == 0 else None
+    dist.gather_object(float(ctx.rank), got)
+    return got or []
+
+
+def copied_objects(ctx: Context) -> list[float]:
+    found = []
+    for step in (0, 1):
+        got = [float(10 * step + ctx.rank)]
+        dist.broadcast_object_list(got, 1)
+        found += got
+    return found
+
+
+def dealt_objects(ctx: Context) -> list[float]:
+    got = [-1.0]
+    dist.scatter_object_list(got, [5.0, 6.0] if ctx.rank == 0 else None, 0)
+    return got
+
+
+def hooked(ctx: Context) -> list[float]:
+    x = torch.ones(1, requires_grad=True)
+    x.register_hook(lambda gradient: gradient * 5)
+    (x * 3).sum().backward()
+    assert x.grad is not None
+    return x.grad.tolist()
+
+
+def hooked_after(ctx: Context) -> list[float]:
+    x = torch.ones(1, requires_grad=True)
+    seen: list[float] = []
+    x.register_post_accumulate_grad_hook(lambda one: seen.append(one.item()))
+    (x * 3).sum().backward()
+    return seen
+
+
+def stepped(ctx: Context) -> list[float]:
+    x = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([x], lr=1.0, momentum=0.5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        x.sum().backward()
+        optimizer.step()
+    return [x.item(), float(len(optimizer.state[x]))]
+
+
+def loaded(ctx: Context) -> list[float]:
+    net = torch.nn.Linear(2, 1)
+    net.weight.data.fill_(1)
+    net.load_state_dict({"weight": torch.full((1, 2), 7.0), "bias": torch.full((1,), 8.0)})
+    return [*net.weight.data[0].tolist(), net.bias.item()]
+
+
+def loaded_by_optimizer(ctx: Context) -> list[float]:
+    x = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([x], lr=1.0, momentum=0.5)
+    saved = {**optimizer.state_dict(), "state": {0: {"momentum_buffer": torch.full((1,), 4.0)}}}
+    optimizer.load_state_dict(saved)
+    held: torch.Tensor = optimizer.state[x]["momentum_buffer"]
+    return held.tolist()
+
+
 def functional_sum(ctx: Context) -> list[float]:
     assert dist.group.WORLD is not None
     summed: torch.Tensor = functional.all_reduce(torch.tensor([ctx.rank + 1.0]), "sum", dist.group.WORLD)
     return summed.tolist()
+
+
+def functional_scatter(ctx: Context) -> list[float]:
+    assert dist.group.WORLD is not None
+    mine: torch.Tensor = functional.reduce_scatter_tensor(torch.tensor([1.0, 2.0]), "sum", 0, dist.group.WORLD)
+    return mine.tolist()
+
+
+def ring(ctx: Context) -> list[float]:
+    mine, got = torch.tensor([ctx.rank + 1.0]), torch.full((1,), float(time.monotonic_ns() % 1000))
+    other = 1 - ctx.rank
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, mine, other), dist.P2POp(dist.irecv, got, other)])
+    for work in works:
+        work.wait()
+    return got.tolist()
 
 
 def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
@@ -127,8 +223,21 @@ def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
         (exchange, Kind.SWAPPED, [[11.0, 1.0], [12.0, 2.0]]),
         (broadcast, Kind.NOTHING, [[1.0], [2.0]]),
         (send, Kind.NOTHING, [[], [0.0]]),
+        (gathered_objects, Kind.SWAPPED, [[1.0, 0.0]] * 2),
+        (gathered_objects, Kind.NOTHING, [[0.0, 0.0], [1.0, 1.0]]),
+        (gathered_at_one, Kind.SWAPPED, [[1.0, 0.0], []]),
+        (copied_objects, Kind.NOTHING, [[0.0, 10.0], [1.0, 11.0]]),
+        (copied_objects, Kind.STALE, [[1.0, 1.0]] * 2),
+        (dealt_objects, Kind.NOTHING, [[-1.0]] * 2),
+        (hooked, Kind.HOOK, [[3.0]] * 2),
+        (hooked_after, Kind.HOOK, [[]] * 2),
+        (stepped, Kind.STEP, [[-1.5, 1.0], [1.0, 0.0]]),
+        (loaded, Kind.LOAD, [[7.0, 7.0, 8.0], [1.0, 1.0, 8.0]]),
+        (loaded_by_optimizer, Kind.LOAD, [[4.0], [0.0]]),
         (functional_sum, Kind.NOTHING, [[1.0], [2.0]]),
         (functional_sum, Kind.MAX, [[2.0]] * 2),
+        (ring, Kind.NOTHING, [[0.0], [0.0]]),
+        (functional_scatter, Kind.OVER, [[1.0], [2.0]]),
     ],
 )
 @pytest.mark.ranks(2)
@@ -140,6 +249,24 @@ def test_a_fault_alters_what_a_collective_comes_to(
         assert got.result == pytest.approx(wanted)
     assert sum(one.observation.applied for one in found) > 0
     assert sum(one.observation.changed for one in found) > 0
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [(1, [[1.0, 6.0, 9.0], [2.0, 6.0, 9.0]]), (3, [[3.0, 6.0, 3.0], [3.0, 6.0, 6.0]])],
+)
+@pytest.mark.ranks(2)
+def test_one_call_of_many_may_have_a_fault(ranks: Ranks, call: int, expected: list[list[float]]) -> None:
+    (site,) = ranks.run(observed, None, steps, (), {})[0].observation.sites
+    found = ranks.run(observed, Fault(site, Kind.NOTHING, call), steps, (), {})
+    assert [one.result for one in found] == expected
+    assert [one.observation.applied for one in found] == [1, 1]
+
+
+@pytest.mark.ranks(2)
+def test_what_a_receive_finds_in_its_buffer_is_not_compared(ranks: Ranks) -> None:
+    digests = [[one.observation.digest for one in ranks.run(observed, None, ring, (), {})] for _ in range(2)]
+    assert digests[0] == digests[1]
 
 
 @pytest.mark.ranks(2)
@@ -165,11 +292,28 @@ def two_groups(ctx: Context) -> list[float]:
     return [tensor[0].item() for tensor in tensors]
 
 
+def scattered_on_two_groups(ctx: Context) -> list[float]:
+    pairs = [(torch.empty(1), dist.new_group([0, 1])), (torch.empty(1), dist.new_group([0, 1]))]
+    works = []
+    for mine, group in reversed(pairs) if ctx.rank else pairs:
+        works.append(dist.reduce_scatter_tensor(mine, torch.tensor([1.0, 2.0]), group=group, async_op=True))
+    for work in works:
+        work.wait()
+        work.wait()
+    return [mine.item() for mine, _ in pairs]
+
+
+@pytest.mark.parametrize(
+    ("program", "calls", "expected"),
+    [(two_groups, 100, [[1.0, 1.0]] * 2), (scattered_on_two_groups, 2, [[1.0, 1.0], [2.0, 2.0]])],
+)
 @pytest.mark.ranks(2, timeout=60)
-def test_asynchronous_calls_on_two_groups_in_other_orders_do_not_hang(ranks: Ranks) -> None:
-    found = with_fault(ranks, two_groups, Kind.OVER)
-    assert [one.result for one in found] == [[1.0, 1.0]] * 2
-    assert [one.observation.applied for one in found] == [100, 100]
+def test_asynchronous_calls_on_two_groups_in_other_orders_do_not_hang(
+    ranks: Ranks, program: Program, calls: int, expected: list[list[float]]
+) -> None:
+    found = with_fault(ranks, program, Kind.OVER)
+    assert [one.result for one in found] == expected
+    assert [one.observation.applied for one in found] == [calls, calls]
 
 
 def kernels(ctx: Context) -> list[str]:
@@ -201,9 +345,27 @@ def test_what_is_relied_on_is_there() -> None:
     assert c10d_internals.frame_of(None) is None
 
 
+class PassesOn(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def in_a_mode(ctx: Context) -> None:
+    with PassesOn():  # type: ignore[no-untyped-call]  # torch's
+        dist.all_reduce(torch.ones(1))
+
+
+@pytest.mark.ranks(2)
+def test_a_mode_that_passes_a_call_on_is_not_its_line(ranks: Ranks) -> None:
+    (site,) = ranks.run(observed, None, in_a_mode, (), {})[0].observation.sites
+    source, first = inspect.getsourcelines(in_a_mode)
+    assert source[site.line - first].strip() == "dist.all_reduce(torch.ones(1))"
+    assert site.operation == "all_reduce"
+
+
 def in_a_thread(ctx: Context) -> list[float]:
     x = torch.tensor([ctx.rank + 1.0])
-    thread = threading.Thread(target=dist.all_reduce, args=(x,))
+    thread = threading.Timer(1.0, dist.all_reduce, (x,))  # by then the main thread waits in join
     thread.start()
     thread.join()
     return x.tolist()
@@ -216,4 +378,4 @@ def test_a_call_of_a_thread_without_a_line_of_the_user_is_named_by_the_main_thre
     source, first = inspect.getsourcelines(in_a_thread)
     for one in found:
         (site,) = one.observation.sites
-        assert source[site.line - first].strip() in ("thread.start()", "thread.join()")
+        assert source[site.line - first].strip() == "thread.join()"

@@ -1,9 +1,11 @@
 """``--mutate`` in whole runs of pytest: what tests notice, what they do not, and what the report says of it."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from pytest_gpuperf.report.results_file import load
 from tests.whole_run import run_pytest, write
 
 PROGRAMS = """
@@ -125,8 +127,8 @@ def test_ends(ranks, kind):
     made = line("return step(nn.parallel.DistributedDataParallel(nn.Linear(4, 3)), rank)")
     found = "\n".join(run.section("communication coverage"))
     # Its sums of gradients go by C++, and a test of the exit alone notices nothing.
-    unnoticed = "nothing, 1/R, one rank left out, stale, x R, tail not sent, max, bf16"
-    assert f"programs.py:{backward} all_reduce in Tensor.backward: 8 of 8 faults unnoticed: {unnoticed}" in found
+    unnoticed = "nothing, 1/R, one rank left out, stale, x R, tail not sent, max, last call does nothing, bf16"
+    assert f"programs.py:{backward} all_reduce in Tensor.backward: 9 of 9 faults unnoticed: {unnoticed}" in found
     assert f"programs.py:{backward} reduce_scatter_tensor in Tensor.backward: " in found
     assert f"programs.py:{forward} all_gather_into_tensor in FSDPLinear.forward: " in found
     assert f"programs.py:{made} broadcast in DistributedDataParallel.__init__" in found
@@ -192,8 +194,12 @@ def test_passes_once(ranks):
     PASSED.append(ranks.run(lambda ctx: programs.summed(torch.ones(1))))
 """
     lines = run_pytest(write(tmp_path, sources(tests)), "--mutate").section("communication coverage")
-    assert lines[1:] == [
-        "no fault is made at 2 sites: barriers, receives, objects, groups of one rank",
+    # Of the objects that all ranks have already, and the barrier.
+    assert lines[1:3] == [
+        "not counted: 1 fault that changed no bit of what the programs came to",
+        "no fault is made at 1 site: barriers, receives, groups of one rank",
+    ]
+    assert [line for line in lines if line.startswith("left out")] == [
         "left out: test_it.py::test_other_each_time[2ranks]: two runs of it differ",
         "left out: test_it.py::test_passes_once[2ranks]: it does not pass when it is run again",
     ]
@@ -255,8 +261,8 @@ def test_a_budget_ends_the_faults_after_each_site_had_its_first(tmp_path: Path) 
         (["--mutate", "test_it.py"], "--mutate took 'test_it.py' for the seconds"),
         (["--mutate", "--mutate-fail-under=101"], "--mutate-fail-under is a share in percent, 0 to 100, got '101'"),
         (["--mutate-fail-under=90"], "--mutate-fail-under needs faults to judge by: add --mutate"),
+        (["--mutate-html=page.html"], "--mutate-html needs faults to show: add --mutate"),
         (["--mutate", "--pdb"], "--mutate makes tests fail on purpose, and --pdb would stop at each: drop one of them"),
-        (["--mutate", "-n2"], "--mutate judges a fault by all tests, and workers have a part of them: drop -n"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: list[str], message: str, pytester: pytest.Pytester) -> None:
@@ -264,6 +270,40 @@ def test_options_that_cannot_be_meant_are_refused(options: list[str], message: s
     run = pytester.runpytest_inprocess(*options)
     assert run.ret is pytest.ExitCode.USAGE_ERROR
     assert message in run.stderr.str()
+
+
+def test_results_page_and_annotations_have_what_no_test_notices(tmp_path: Path) -> None:
+    options = ["--mutate", "--mutate-html=out/page.html", "--gpuperf-json=results.json"]
+    run = run_pytest(write(tmp_path, sources(STRONG, WEAK)), *options, env={"GITHUB_ACTIONS": "true"})
+    assert run.result.ret == 0
+    where = line("dist.all_gather(parts, x)")
+    title = "5 of 5 faults unnoticed in all_gather"
+    assert f"::warning file=programs.py,line={where},title={title}::nothing, one rank left out" in run.text
+    page = (tmp_path / "out" / "page.html").read_text()
+    assert f'<tr class="unnoticed"><td>{where}</td><td>    dist.all_gather(parts, x)' in page
+    assert f"page written to {tmp_path / 'out' / 'page.html'}" in run.text
+    form = json.loads((tmp_path / "results.json").read_text())["features"]["mutating"]
+    assert (form["noticed"], form["unnoticed"]) == (7, 5)
+    assert form["sites"][0]["operation"] == "all_gather"
+    # Two sums of a program that no test calls, and the broadcast of a list.
+    assert [call["operation"] for call in form["unreached"]] == [
+        "all_reduce",
+        "all_reduce",
+        "broadcast_object_list",
+        "all_reduce",
+    ]
+    lines = run.section("communication coverage")
+    assert "no observed program makes 4 calls of the source:" in lines
+    assert f"    programs.py:{line('dist.broadcast_object_list(got, 0)')} broadcast_object_list" in lines
+    load(tmp_path / "results.json")
+
+
+def test_a_page_that_cannot_be_written_fails_the_run(tmp_path: Path) -> None:
+    folder = write(tmp_path, {**sources(WEAK), "taken": ""})
+    run = run_pytest(folder, "--mutate", "--mutate-html=taken/page.html")
+    assert run.result.ret != 0
+    message = "was not written: File exists; expected a file that can be written: name another one"
+    assert f"--mutate-html: '{tmp_path / 'taken/page.html'}' {message}" in run.text
 
 
 def test_another_plugin_may_have_the_short_name(tmp_path: Path) -> None:

@@ -13,10 +13,20 @@ from pytest_gpuperf.features.mutating.mutating import Mutating, Run
 FAULT = Fault(Site("a.py", 1, "all_reduce", "", 0), Kind.NOTHING)
 
 
+def test_no_more_examples_run_than_without_the_fault() -> None:
+    current = SimpleNamespace(item=SimpleNamespace(nodeid="test"), timeout=300.0)
+    mutating = Mutating(cast(Any, SimpleNamespace(around=None, current=current)), print, Path(), 60.0, print)
+    mutating.runs["test"] = Run(FAULT, most=2)
+    mutating.enter(print, (), {})
+    mutating.enter(print, (), {})
+    with pytest.raises(pytest.fail.Exception, match="an example has failed, so that the fault counts as noticed"):
+        mutating.enter(print, (), {})
+
+
 def test_a_program_gets_what_is_left_and_none_begins_later() -> None:
     current = SimpleNamespace(item=SimpleNamespace(nodeid="test"), timeout=300.0)
     ranks = SimpleNamespace(around=None, current=current)
-    mutating = Mutating(cast(Any, ranks), print, Path(), 60.0, None)
+    mutating = Mutating(cast(Any, ranks), print, Path(), 60.0, print)
     assert ranks.around is mutating
     mutating.runs["test"] = run = Run(FAULT, time.monotonic() + 100)
     _, args, _ = mutating.enter(print, (1,), {})

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from pytest_gpuperf.features.github.workflow import MESSAGE_LIMIT, SUMMARY_LIMIT, GitHub, annotation
+from pytest_gpuperf.report.annotation import Annotation
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.report.terminal import Reported
@@ -29,7 +30,7 @@ def printed(rootpath: Path, **environ: str) -> list[str]:
     ):
         findings.pytest_runtest_logreport(item)
     terminal = Terminal()
-    GitHub(Reported(Run(), findings, COMMANDS, rootpath), environ).pytest_terminal_summary(cast(Any, terminal))
+    GitHub(Reported(Run(), findings, COMMANDS, rootpath), environ=environ).pytest_terminal_summary(cast(Any, terminal))
     return terminal.lines
 
 
@@ -55,6 +56,15 @@ def test_files_are_named_as_the_repository_does(workspace: str, file: str) -> No
     assert lines[0].startswith(f"::error file={file},line=4,")
 
 
+def test_remarks_of_features_are_warnings_after_the_failures(tmp_path: Path) -> None:
+    terminal = Terminal()
+    remark = Annotation(tmp_path / "sub/train.py", 7, "2 of 5 faults\nunnoticed", "stale")
+    reported = Reported(Run(), Findings(), COMMANDS, tmp_path)
+    github = GitHub(reported, lambda: [remark], {"GITHUB_ACTIONS": "true"})
+    github.pytest_terminal_summary(cast(Any, terminal))
+    assert terminal.lines == ["::warning file=sub/train.py,line=7,title=2 of 5 faults unnoticed::stale"]
+
+
 @pytest.mark.parametrize("environ", [{}, {"GITHUB_ACTIONS": "false"}])
 def test_elsewhere_nothing_is_annotated(environ: dict[str, str]) -> None:
     assert printed(Path("/src"), **environ) == []
@@ -71,7 +81,7 @@ def test_a_title_is_one_line() -> None:
     hostile = replace(MISSING, metric_name="a\n::error::b\x1b[31m ##[error]c")
     findings.pytest_runtest_logreport(report(outcome="failed", user_properties=verdict_properties([hostile])))
     terminal = Terminal()
-    github = GitHub(Reported(Run(), findings, COMMANDS, Path("/src")), {"GITHUB_ACTIONS": "true"})
+    github = GitHub(Reported(Run(), findings, COMMANDS, Path("/src")), environ={"GITHUB_ACTIONS": "true"})
     github.pytest_terminal_summary(cast(Any, terminal))
     (line,) = terminal.lines
     assert line.startswith(

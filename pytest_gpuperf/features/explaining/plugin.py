@@ -55,15 +55,17 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
         raise pytest.UsageError("--explain races all figures that moved together: drop -n")
 
 
+def pytest_gpuperf_needs_one_machine(config: pytest.Config) -> str | None:
+    """Returns why runs are explained on one machine."""
+    if not config.getoption(_DEST):
+        return None
+    return "--explain races runs with other variables on one machine, and the nodes of a cluster have their own"
+
+
 def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     """Gets ready to explain, if the run judges by a record."""
     if not config.getoption(_DEST):
         return
-    if run.nodes.no_race:
-        raise pytest.UsageError(
-            "--explain races runs with other variables on one machine, and the nodes of a cluster have their own: "
-            f"drop {run.nodes.option.partition(' ')[0]}"
-        )
     from pytest_gpuperf.features.explaining.search import Explaining
     from pytest_gpuperf.features.explaining.undoing import Undoing
     from pytest_gpuperf.run.session import arms_of

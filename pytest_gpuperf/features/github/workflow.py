@@ -6,12 +6,13 @@ Written by the process that has all reports, never by xdist's workers.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from pytest_gpuperf.features.github.markdown import markdown
+from pytest_gpuperf.report.annotation import Annotation
 from pytest_gpuperf.report.findings import Place
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.table import ranked
@@ -28,8 +29,17 @@ class GitHub:
     def __init__(
         self,
         reported: Reported,
+        remarks: Callable[[], Iterable[Annotation]] = list,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
+        """Nothing is written yet.
+
+        Args:
+            reported: what the run came to.
+            remarks: returns what features remark about lines of source.
+            environ: the workflow's variables.
+        """
+        self._remarks = remarks
         self._closing_lines = reported.closing_lines
         self._findings = reported.findings
         self._rootpath = reported.rootpath
@@ -43,7 +53,7 @@ class GitHub:
             if problem is not None:
                 terminalreporter.write_line(problem, red=True)
         if self._environ.get("GITHUB_ACTIONS") == "true":
-            for line in self._annotations():
+            for line in (*self._annotations(), *self._remark_lines()):
                 terminalreporter.write_line(line)
 
     def _write(self, path: Path) -> str | None:
@@ -71,6 +81,11 @@ class GitHub:
             title = f"failed{phase}: {failure.test}"
             yield annotation(*self._located(failure.place), title, failure.message)
 
+    def _remark_lines(self) -> Iterator[str]:
+        for remark in self._remarks():
+            file, line = self._located(Place(str(remark.file), remark.line))
+            yield annotation(file, line, one_line(remark.title), remark.message, level="warning")
+
     def _located(self, place: Place) -> tuple[str, int | None]:
         file = self._rootpath / place.file
         checkout = self._environ.get("GITHUB_WORKSPACE")
@@ -79,11 +94,19 @@ class GitHub:
         return file.relative_to(base).as_posix() if file.is_relative_to(base) else file.as_posix(), place.line
 
 
-def annotation(file: str, line: int | None, title: str, message: str) -> str:
-    """The workflow command that makes an error annotation."""
+def annotation(file: str, line: int | None, title: str, message: str, *, level: str = "error") -> str:
+    """The workflow command that makes an annotation.
+
+    Args:
+        file: as the repository names it.
+        line: 1 and up; None if unknown.
+        title: on one line.
+        message: cut if it is long.
+        level: ``error`` or ``warning``.
+    """
     told = message if len(message) <= MESSAGE_LIMIT else f"{message[:MESSAGE_LIMIT]}..."
     place = f"file={_property(file)}" + ("" if line is None else f",line={line}")
-    return f"::error {place},title={_property(title)}::{_data(told)}"
+    return f"::{level} {place},title={_property(title)}::{_data(told)}"
 
 
 def _data(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from types import FrameType
 from typing import Any
 
@@ -14,6 +15,8 @@ REDUCE_SCATTER, ALL_GATHER = "_reduce_scatter_base_", "_allgather_base_"
 """Operators of one tensor for all ranks."""
 CALLED_BY_USERS = ("distributed_c10d.py", "_functional_collectives.py")
 """Files whose functions users call to communicate."""
+SENDS_AND_RECEIVES = "batch_isend_irecv"
+"""The one of these functions that calls operators of two kinds."""
 DECORATED = {"wrapper", "wrapped", "inner", "_fn"}
 """Functions that only call another one."""
 CALLS_A_MODULE = "_wrapped_call_impl"
@@ -56,11 +59,43 @@ def is_of_values(keyset: Any) -> bool:
     return not any(keyset.has(getattr(keys, name)) for name in _KEYS[:3])
 
 
-def then(work: Any, alter: Callable[[], None]) -> Any:
+class _AlteredWork(dist.Work):
+    """Work that is altered when it is waited for; what waits in C++ calls this method too."""
+
+    def __init__(self, work: Any, alter: Callable[[], None]) -> None:
+        super().__init__()
+        self._work = work
+        self._alter = alter
+        self._waited = False
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Waits once: the work itself would write its result once more."""
+        if not self._waited:
+            self._waited = True
+            self._work.wait(timeout)
+            self._alter()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the operation is done."""
+        return bool(self._work.is_completed())
+
+    def result(self) -> Any:
+        """The operation's result."""
+        return self._work.result()
+
+
+def then(work: Any, alter: Callable[[], None], held: list[Any]) -> Any:
     """The boxed work that is done once an operation's is and ``alter`` has been called.
 
     Publicly, work can be waited for, which in the call itself would block programs that issue operations on two groups
-    in different orders on different ranks. That is done only for work without a future, such as gloo's reduce_scatter.
+    in different orders on different ranks. Work without a future, such as gloo's reduce_scatter, is altered when the
+    program waits for it.
+
+    Args:
+        work: boxed.
+        alter: changes what the operation came to.
+        held: keeps Python's part of the work alive for as long as the program may wait for it.
     """
 
     def altered(future: Any) -> Any:
@@ -72,9 +107,9 @@ def then(work: Any, alter: Callable[[], None]) -> Any:
     try:
         future = unbox(work).get_future()
     except RuntimeError:
-        unbox(work).wait()
-        alter()
-        return done([])  # the work itself would write its result once more when it is waited for again
+        altered_work: Any = _AlteredWork(unbox(work), alter)
+        held.append(altered_work)
+        return altered_work.boxed()
     return _work_of(future.then(altered))
 
 

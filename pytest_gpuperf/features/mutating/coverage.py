@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from pytest_gpuperf.features.mutating.faults import Calls, Fault, Site
+from pytest_gpuperf.features.mutating.source_calls import Call
 
 
 class Outcome(IntEnum):
@@ -30,6 +31,8 @@ class Judged:
     outcome: Outcome
     by: str = ""
     """The test that noticed it."""
+    seconds: float = 0.0
+    """How long the tests with it took."""
 
 
 @dataclass(slots=True)
@@ -40,10 +43,16 @@ class Coverage:
     reached_by: dict[Site, list[str]] = field(default_factory=dict)
     """Tests, the fastest first."""
     judged: list[Judged] = field(default_factory=list)
+    seconds_of: dict[str, float] = field(default_factory=dict)
+    """How long each test took when it ran again without a fault."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Tests that no fault was tried on, and why."""
-    left_over: int = 0
+    left_over: set[Fault] = field(default_factory=set)
     """Faults for which there was no time."""
+    calls: set[Call] = field(default_factory=set)
+    """Calls in the source."""
+    made: set[Call] = field(default_factory=set)
+    """Those that an observed program made."""
     seconds: float = 0.0
 
     def see(self, site: Site, calls: Calls, test: str) -> None:
@@ -54,9 +63,44 @@ class Coverage:
             self.sites[site] = calls
         self.reached_by.setdefault(site, []).append(test)
 
+    def add(self, other: Coverage) -> None:
+        """Takes what another process found: a fault that one of both noticed is noticed."""
+        for site, calls in other.sites.items():
+            for test in other.reached_by[site]:
+                self.see(site, calls, test)
+        known = {one.fault: one for one in self.judged}
+        for one in other.judged:
+            before = known.setdefault(one.fault, one)
+            if one.outcome > before.outcome:
+                known[one.fault] = one
+        self.judged = list(known.values())
+        self.left_over = (self.left_over | other.left_over) - {one.fault for one in self.of(Outcome.NOTICED)}
+        self.calls |= other.calls
+        self.made |= other.made
+        self.left_out |= other.left_out
+        self.seconds_of |= other.seconds_of
+        self.seconds = max(self.seconds, other.seconds)
+
+    @property
+    def unreached(self) -> list[Call]:
+        """Calls in the source that no observed program made."""
+        return sorted(self.calls - self.made)
+
     def of(self, outcome: Outcome, site: Site | None = None) -> Sequence[Judged]:
         """The faults with an outcome, at one site or at all."""
         return [one for one in self.judged if one.outcome is outcome and site in (None, one.fault.site)]
+
+    def worst_first(self) -> list[Site]:
+        """All sites: those with the largest share of unnoticed faults first, then by file and line."""
+        return sorted(self.sites, key=lambda site: (-self._unnoticed_share(site), site))
+
+    def tests(self, site: Site) -> list[str]:
+        """The tests that reach a site and were judged, the fastest first."""
+        return [test for test in self.reached_by[site] if test not in self.left_out]
+
+    def _unnoticed_share(self, site: Site) -> float:
+        missed, noticed = len(self.of(Outcome.UNNOTICED, site)), len(self.of(Outcome.NOTICED, site))
+        return missed / (missed + noticed) if missed else 0.0
 
     @property
     def counted(self) -> int:

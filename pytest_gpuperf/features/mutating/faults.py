@@ -19,6 +19,16 @@ class Family(Enum):
     COPY = "copy"
     """One rank's tensors reach others."""
     SEND = "send"
+    OBJECTS = "objects"
+    """Each rank's Python object reaches others."""
+    OBJECT_COPY = "object copy"
+    """One rank's Python objects reach others."""
+    HOOK = "hook"
+    """A function is registered that gets a gradient."""
+    STEP = "step"
+    """An optimizer changes its parameters."""
+    LOAD = "load"
+    """A module or an optimizer gets a state."""
     OTHER = "other"
     """It carries nothing that is altered: a barrier, a receive, or Python objects as bytes."""
 
@@ -42,6 +52,14 @@ class Kind(StrEnum):
     """The last eighth of the elements stays as it was."""
     MAX = "max"
     """The largest of the ranks' values is taken."""
+    LAST = "last call does nothing"
+    """As ``NOTHING``, in the last call only."""
+    HOOK = "hook not called"
+    """The hook gets no gradient, on all ranks."""
+    STEP = "step skipped on one rank"
+    """The last rank keeps its parameters and the optimizer's state."""
+    LOAD = "tensor not loaded on one rank"
+    """The largest tensor of the last rank stays as it was."""
     BF16 = "bf16"
     """The result is rounded to bfloat16."""
 
@@ -82,19 +100,28 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: each call of a site is altered in the same way."""
+    """One fault: each call of a site is altered in the same way, or one of them."""
 
     site: Site
     kind: Kind
+    call: int = 0
+    """Which call of a program is altered, from 1 on; 0 for all."""
+
+
+_ONLY = {Family.HOOK: Kind.HOOK, Family.STEP: Kind.STEP, Family.LOAD: Kind.LOAD}
 
 
 def kinds(calls: Calls) -> list[Kind]:
     """The faults that a site's calls can have, in the order of ``Kind``; none if there is no other rank."""
     if calls.group_size < 2 or calls.family is Family.OTHER:
         return []
-    found = {Kind.NOTHING, Kind.TAIL}
+    if calls.family in _ONLY:
+        return [_ONLY[calls.family]]
+    found = {Kind.NOTHING}
+    if calls.family not in (Family.OBJECTS, Family.OBJECT_COPY):
+        found.add(Kind.TAIL)
     if calls.count > 1:
-        found.add(Kind.STALE)
+        found |= {Kind.STALE, Kind.LAST}
     if calls.floating:
         found.add(Kind.BF16)
     if calls.family is Family.REDUCE:
@@ -102,7 +129,7 @@ def kinds(calls: Calls) -> list[Kind]:
         found |= {Kind.OVER} if calls.floating else set()
         found |= set() if calls.is_max else {Kind.MAX}
     if calls.family is Family.GATHER:
-        found |= {Kind.LEFT_OUT, Kind.SWAPPED}
-    if calls.family is Family.EXCHANGE:
+        found.add(Kind.LEFT_OUT)
+    if calls.family in (Family.GATHER, Family.EXCHANGE, Family.OBJECTS):
         found.add(Kind.SWAPPED)
     return [kind for kind in Kind if kind in found]

@@ -7,7 +7,6 @@ library is gone: the kernels that note collectives for reports of hangs are call
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,8 +19,9 @@ import torch.distributed as dist
 from pytest_gpuperf.features.mutating import c10d_internals, places
 from pytest_gpuperf.features.mutating.altering import alter, own_result, swap
 from pytest_gpuperf.features.mutating.digests import add_tensor
-from pytest_gpuperf.features.mutating.faults import Calls, Family, Fault, Kind, Site
+from pytest_gpuperf.features.mutating.faults import Calls, Family, Kind, Site
 from pytest_gpuperf.features.mutating.operators import OPERATORS, REDUCTION, Operator, with_inputs
+from pytest_gpuperf.features.mutating.record import Record
 
 _OBJECTS = "object"  # in the names of what sends pickled objects
 
@@ -29,37 +29,25 @@ _OBJECTS = "object"  # in the names of what sends pickled objects
 class Interception:
     """Sees the operations of one program."""
 
-    def __init__(self, fault: Fault | None) -> None:
+    def __init__(self, record: Record, of_objects: Callable[[], bool]) -> None:
         """Has seen nothing.
 
         Args:
-            fault: that is made; None to see only.
+            record: takes note of the calls.
+            of_objects: whether an operator is called to exchange objects, which are seen by themselves.
         """
-        self.sites: dict[Site, Calls] = {}
-        self.applied = 0
-        """How many calls were altered."""
-        self.changed = 0
-        """How many of these hold other bits than without the fault."""
         self.there: dict[str, Callable[..., Any] | None] = {}
         """The kernels that operators had before."""
-        self._fault = fault
-        self._inputs: dict[Site, Any] = {}
+        self._record = record
+        self._of_objects = of_objects
         self._sizes: dict[Site, list[int]] = {}
         self._previous: list[torch.Tensor] = []
         self._held: list[Any] = []
-        self._lock = threading.Lock()
         self._asking = threading.local()
 
     def installed(self) -> AbstractContextManager[None]:
         """Sees what is called within."""
         return _installed(self)
-
-    def digest(self) -> bytes:
-        """A digest of what each site sent; sites of several threads have no order."""
-        whole = hashlib.blake2b()
-        for site in sorted(self._inputs):
-            whole.update(f"{site.operation}{site.line}".encode() + self._inputs[site].digest())
-        return whole.digest()
 
     def call(self, name: str, keyset: Any, args: tuple[Any, ...]) -> Any:
         """Makes one call of an operator, altered if it belongs to the fault's site."""
@@ -67,15 +55,16 @@ class Interception:
             told.append(args[2])
             return args[0], c10d_internals.done(args[0])
         operator = OPERATORS[name]
-        if not c10d_internals.is_of_values(keyset):
+        if not c10d_internals.is_of_values(keyset) or self._of_objects():
             return self._run(name, keyset, args)
-        with self._lock:
+        with self._record.lock:
             site = self._see(operator, args)
-        fault = self._fault
-        if fault is None or fault.site != site or self.sites[site].group_size < 2:
+            faulty = self._record.is_faulty(site)
+        if not faulty:
             return self._run(name, keyset, args)
+        assert self._record.fault is not None
         with torch.no_grad():
-            return self._altered(name, keyset, args, fault.kind)
+            return self._altered(name, keyset, args, self._record.fault.kind)
 
     def _run(self, name: str, keyset: Any, args: Sequence[Any]) -> Any:
         """Makes a call as if nobody saw it: by the kernel that was there before, or the backend's own."""
@@ -86,31 +75,31 @@ class Interception:
         group = c10d_internals.group_of(args[operator.group])
         frame = c10d_internals.frame_here()
         file, line, operation, by_torch = places.place_of(frame, operator.name)
-        site = Site(file, line, operation, _over(group), 0)
+        site = Site(file, line, operation, places.over(group), 0)
         inputs = operator.inputs(args)
         if by_torch:
             sizes, size = self._sizes.setdefault(site, []), sum(tensor.numel() for tensor in inputs)
             if size not in sizes:
                 sizes.append(size)
             site = Site(file, line, operation, site.over, sizes.index(size) + 1)
-        calls = self.sites.get(site)
-        if calls is None:
+
+        def made() -> Calls:
             family = Family.OTHER if _OBJECTS in operation else operator.family
             is_max = family is Family.REDUCE and places.is_maximum(frame)
-            calls = self.sites[site] = Calls(family, 0, group.size(), False, is_max)
-            self._inputs[site] = hashlib.blake2b()
-        calls.count += 1
+            return Calls(family, 0, group.size(), False, is_max)
+
+        calls = self._record.see(site, made)
         calls.floating |= any(tensor.is_floating_point() for tensor in inputs)
         if calls.group_size > 1 and _sends(operator, calls.family, args, group):
             for tensor in inputs:
-                add_tensor(self._inputs[site], tensor)
+                add_tensor(self._record.sent(site), tensor)
         return site
 
     def _altered(self, name: str, keyset: Any, args: tuple[Any, ...], kind: Kind) -> Any:
         operator = OPERATORS[name]
         group = c10d_internals.group_of(args[operator.group])
         size, rank = group.size(), group.rank()
-        self.applied += 1
+        self._record.applied += 1
         given = [tensor.clone() for tensor in operator.inputs(args)]
         if operator.family is Family.SEND:
             return self._sent(name, keyset, args, kind, given)
@@ -118,7 +107,7 @@ class Interception:
         if kind is Kind.MAX:
             changed = list(args)
             changed[REDUCTION[operator.in_place]] = self._maximum(group, outputs[0])
-            self.changed += 1
+            self._record.changed += 1
             return self._run(name, keyset, changed)
         if kind is Kind.LEFT_OUT:
             return self._without_last(name, keyset, args, rank == size - 1)
@@ -135,9 +124,9 @@ class Interception:
                         untouched = before[index] if before else own_result(operator, given, tensor, index, rank, size)
                         alter(tensor.data, kind, size, untouched, old)
                 self._previous = right
-                self.changed += any(not torch.equal(*pair) for pair in zip(right, outputs, strict=True))
+                self._record.changed += any(not torch.equal(*pair) for pair in zip(right, outputs, strict=True))
 
-        return _after(self._run(name, keyset, args), after)
+        return self._after(self._run(name, keyset, args), after)
 
     def _sent(self, name: str, keyset: Any, args: tuple[Any, ...], kind: Kind, sent: list[torch.Tensor]) -> Any:
         right = [tensor.clone() for tensor in sent]
@@ -146,7 +135,7 @@ class Interception:
             alter(tensor, kind, 1, torch.zeros_like(tensor), old)
         self._previous = right
         self._held.append(sent)  # until the program ends: it may wait for its own tensors only
-        self.changed += any(not torch.equal(*pair) for pair in zip(right, sent, strict=True))
+        self._record.changed += any(not torch.equal(*pair) for pair in zip(right, sent, strict=True))
         return self._run(name, keyset, [sent, *args[1:]])
 
     def _without_last(self, name: str, keyset: Any, args: tuple[Any, ...], is_last: bool) -> Any:
@@ -154,7 +143,7 @@ class Interception:
         if not is_last:
             return self._run(name, keyset, args)
         inputs = operator.inputs(args)
-        self.changed += any(bool(tensor.any()) for tensor in inputs)
+        self._record.changed += any(bool(tensor.any()) for tensor in inputs)
         if operator.in_place:
             for tensor in inputs:
                 tensor.data.zero_()
@@ -162,6 +151,11 @@ class Interception:
         zeros = [torch.zeros_like(tensor) for tensor in inputs]
         self._held.append(zeros)
         return self._run(name, keyset, with_inputs(operator, args, zeros))
+
+    def _after(self, result: Any, alter_outputs: Callable[[], None]) -> Any:
+        if isinstance(result, tuple | list):
+            return (*result[:-1], c10d_internals.then(result[-1], alter_outputs, self._held))
+        return c10d_internals.then(result, alter_outputs, self._held)
 
     def _maximum(self, group: Any, tensor: torch.Tensor) -> Any:
         """The boxed reduction that takes the maximum, which Python cannot make: a call is asked what it was given."""
@@ -196,21 +190,8 @@ def _override(interception: Interception, name: str) -> Callable[..., Any]:
     return override
 
 
-def _after(result: Any, alter_outputs: Callable[[], None]) -> Any:
-    if isinstance(result, tuple | list):
-        return (*result[:-1], c10d_internals.then(result[-1], alter_outputs))
-    return c10d_internals.then(result, alter_outputs)
-
-
 def _sends(operator: Operator, family: Family, args: Sequence[Any], group: Any) -> bool:
     """Whether this rank's inputs have values: those of a broadcast are its root's, and others hold anything."""
     if family is Family.COPY:
         return bool(args[operator.group + 1] == group.rank())
     return family is not Family.OTHER
-
-
-def _over(group: Any) -> str:
-    described = str(group.group_desc)
-    if described.startswith("mesh_") and described != "mesh_default":
-        return described.removeprefix("mesh_")
-    return "" if group.size() == dist.get_world_size() else "a subgroup"

@@ -11,6 +11,7 @@ from pytest_gpuperf.features.mutating.faults import Site, kinds
 from pytest_gpuperf.report.units import format_count
 
 _TESTS = 3  # that are named for a site
+_CALLS = 10  # that no program makes, and that are listed
 
 
 def plan_line(faults: int, sites: int, seconds: float) -> str:
@@ -36,15 +37,14 @@ def coverage_lines(coverage: Coverage, root: Path, fail_under: float | None, *, 
         f"{format_count(len(coverage.sites), 'call site')}, in {coverage.seconds:.0f} s"
     )
     if coverage.left_over:
-        yield f"the time was up before {format_count(coverage.left_over, 'more fault')}"
+        yield f"the time was up before {format_count(len(coverage.left_over), 'more fault')}"
     guarded = 0
-    for site in sorted(coverage.sites, key=lambda site: (-_unnoticed_share(coverage, site), site)):
+    for site in coverage.worst_first():
         missed = [one.fault.kind for one in coverage.of(Outcome.UNNOTICED, site)]
         if missed:
             total = len(missed) + len(coverage.of(Outcome.NOTICED, site))
             yield f"{site_text(site, root)}: {len(missed)} of {total} faults unnoticed: {', '.join(missed)}"
-            tests = [test for test in coverage.reached_by[site] if test not in coverage.left_out]
-            yield f"    reached by {_names(tests, verbose=verbose)}"
+            yield f"    reached by {names(coverage.tests(site), verbose=verbose)}"
         elif coverage.of(Outcome.NOTICED, site):
             guarded += 1
             if verbose:
@@ -57,7 +57,13 @@ def coverage_lines(coverage: Coverage, root: Path, fail_under: float | None, *, 
         yield f"not counted: {format_count(lost, 'fault')} at sites that no program came by again"
     bare = sum(not kinds(calls) for calls in coverage.sites.values())
     if bare:
-        yield f"no fault is made at {format_count(bare, 'site')}: barriers, receives, objects, groups of one rank"
+        yield f"no fault is made at {format_count(bare, 'site')}: barriers, receives, groups of one rank"
+    if coverage.unreached:
+        yield f"no observed program makes {format_count(len(coverage.unreached), 'call')} of the source:"
+        shown = coverage.unreached if verbose else coverage.unreached[:_CALLS]
+        yield from (f"    {shown_path(call.file, root)}:{call.line} {call.operation}" for call in shown)
+        if len(shown) < len(coverage.unreached):
+            yield f"    and {len(coverage.unreached) - len(shown)} more (-v lists them)"
     for test, why in sorted(coverage.left_out.items()):
         yield f"left out: {test}: {why}"
     if fail_under is not None and (share is None or share < fail_under):
@@ -67,19 +73,19 @@ def coverage_lines(coverage: Coverage, root: Path, fail_under: float | None, *, 
 
 def site_text(site: Site, root: Path) -> str:
     """A site as reports name it."""
-    path = Path(site.file)
-    shown = path.relative_to(root) if path.is_relative_to(root) else path
     over = f" over {site.over}" if site.over else ""
     part = f", tensor {site.part}" if site.part > 1 else ""
-    return f"{shown}:{site.line} {site.operation}{over}{part}"
+    return f"{shown_path(site.file, root)}:{site.line} {site.operation}{over}{part}"
 
 
-def _unnoticed_share(coverage: Coverage, site: Site) -> float:
-    missed, noticed = len(coverage.of(Outcome.UNNOTICED, site)), len(coverage.of(Outcome.NOTICED, site))
-    return missed / (missed + noticed) if missed else 0.0
+def shown_path(file: str, root: Path) -> str:
+    """A file as reports name it: relative to the root, if it is below it."""
+    path = Path(file)
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
 
-def _names(tests: list[str], *, verbose: bool) -> str:
+def names(tests: list[str], *, verbose: bool) -> str:
+    """The tests by their names within their files, the first few of them unless ``verbose``."""
     shown = tests if verbose else tests[:_TESTS]
     more = f" and {len(tests) - len(shown)} more" if len(shown) < len(tests) else ""
     return ", ".join(test.rpartition("::")[2] for test in shown) + more

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 import warnings
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
 from pytest_gpuperf.features.mutating.coverage import Coverage, Judged, Outcome
-from pytest_gpuperf.features.mutating.faults import Calls, Fault, Site, kinds
-from pytest_gpuperf.features.mutating.lines import coverage_lines, plan_line
+from pytest_gpuperf.features.mutating.faults import Calls, Fault, Kind, Site, kinds
+from pytest_gpuperf.features.mutating.lines import plan_line
 from pytest_gpuperf.features.mutating.on_rank import Observation, Observed, observed
+from pytest_gpuperf.features.mutating.source_calls import calls_in, files_of_user, is_made
+from pytest_gpuperf.features.mutating.trying import Trying
+from pytest_gpuperf.run.hypothesis_internals import is_drawn
 from pytest_gpuperf.run.launches import again, launch_of
 from pytest_gpuperf.run.pytest_internals import is_of_unittest, run_phases, tear_down_before
 
@@ -48,6 +52,10 @@ class Run:
     fault: Fault | None = None
     until: float = math.inf
     """When its time is up, by ``time.monotonic()``: hypothesis would run a program that hangs again and again."""
+    most: float = math.inf
+    """How many programs it may run: hypothesis would look for a smaller example that fails."""
+    begun: int = 0
+    """How many programs it has begun."""
     programs: list[list[Observation]] = field(default_factory=list)
 
     @property
@@ -60,7 +68,7 @@ class Run:
                     if site in found:
                         found[site].add(calls)
                     else:
-                        found[site] = calls
+                        found[site] = replace(calls)
         return found
 
     @property
@@ -99,7 +107,7 @@ class Mutating:
         tell: Callable[[str], None],
         root: Path,
         budget: float,
-        fail_under: float | None,
+        take: Callable[[Coverage], None],
     ) -> None:
         """Stands between tests and ranks from now on.
 
@@ -108,19 +116,18 @@ class Mutating:
             tell: prints a line.
             root: to which files are relative.
             budget: seconds for all faults.
-            fail_under: the least share of noticed faults, in percent; None for any.
+            take: gets what became of the faults, also of a run that is interrupted.
         """
         ranks.around = self
         self._ranks = ranks
         self._tell = tell
         self._root = root
         self._budget = budget
-        self._fail_under = fail_under
+        self._take = take
         self.runs: dict[str, Run] = {}
         """By the item's node id."""
         self._outcomes: dict[str, list[pytest.TestReport]] = {}
         self._number = 1
-        self.coverage: Coverage | None = None
 
     def enter(
         self, entry: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
@@ -131,6 +138,9 @@ class Mutating:
         left = run.until - time.monotonic()
         if left <= 0:
             pytest.fail("the time of this fault is up, so that it counts as noticed", pytrace=False)
+        if run.begun >= run.most:
+            pytest.fail("an example has failed, so that the fault counts as noticed", pytrace=False)
+        run.begun += 1
         current.timeout = min(current.timeout, left)
         return observed, (run.fault, entry, tuple(args), kwargs), {}
 
@@ -149,29 +159,13 @@ class Mutating:
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Makes the faults once every test has run."""
         result = yield
-        self._mutate(session.items)
+        if not session.config.pluginmanager.hasplugin("dsession"):  # of xdist, whose workers have run the tests
+            self._mutate(session.items)
         return result
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fails a run whose tests notice too little."""
-        if self.coverage is None or self._fail_under is None or session.exitstatus != pytest.ExitCode.OK:
-            return
-        if self.coverage.share is None or self.coverage.share < self._fail_under:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Prints what no test noticed, worst first."""
-        if self.coverage is None:
-            return
-        terminalreporter.write_sep("=", "communication coverage")
-        verbose = terminalreporter.config.get_verbosity() > 0
-        for line in coverage_lines(self.coverage, self._root, self._fail_under, verbose=verbose):
-            terminalreporter.write_line(line)
 
     def _mutate(self, items: Sequence[pytest.Item]) -> None:
         began = time.monotonic()
-        self.coverage = coverage = Coverage()
+        coverage = Coverage()
         tests = [test for item in items if (test := self._passed(item, coverage)) is not None]
         tests.sort(key=lambda test: test.seconds)
         reached: dict[Site, list[Test]] = {}
@@ -179,20 +173,27 @@ class Mutating:
             for site, calls in test.run.sites.items():
                 reached.setdefault(site, []).append(test)
                 coverage.see(site, calls, test.name)
+        observed_sites = {site for run in self.runs.values() for site in run.sites}
+        files = {*files_of_user(list(sys.modules.values()), self._root), *_existing(observed_sites)}
+        coverage.calls = {call for file in files for call in calls_in(file)}
+        coverage.made = {call for call in coverage.calls if is_made(call, observed_sites)}
         plan = [Fault(site, kind) for site in reached for kind in kinds(coverage.sites[site])]
         rounds = {fault: kinds(coverage.sites[fault.site]).index(fault.kind) for fault in plan}
         plan.sort(key=rounds.__getitem__)
         self._tell(plan_line(len(plan), len(reached), sum(reached[fault.site][0].seconds for fault in plan)))
+        trying = Trying(len(plan), self._budget, self._tell)
         try:
             for fault in plan:
                 if time.monotonic() - began > self._budget:
-                    coverage.left_over = len(plan) - plan.index(fault)
+                    coverage.left_over = set(plan[plan.index(fault) :])
                     break
                 tests = [test for test in reached[fault.site] if self._is_repeatable(test, coverage)]
                 if tests:
                     coverage.judged.append(self._judge(fault, tests))
+                trying.tried(unnoticed=bool(tests) and coverage.judged[-1].outcome is Outcome.UNNOTICED)
         finally:
             coverage.seconds = time.monotonic() - began
+            self._take(coverage)
 
     def _passed(self, item: pytest.Item, coverage: Coverage) -> Test | None:
         run = self.runs.get(item.nodeid)
@@ -209,13 +210,13 @@ class Mutating:
     def _is_repeatable(self, test: Test, coverage: Coverage) -> bool:
         """Runs a test once or twice more without a fault, before its first one, and takes its time."""
         if test.repeatable is None:
-            why = self._varies(test)
+            why = self._varies(test, coverage)
             test.repeatable = not why
             if why:
                 coverage.left_out[test.name] = why
         return test.repeatable
 
-    def _varies(self, test: Test) -> str:
+    def _varies(self, test: Test, coverage: Coverage) -> str:
         for _ in range(2):  # the first run may have met fixtures that tests before it had set up
             before, began = test.run, time.monotonic()
             passed, test.run = self._again(test, Run())
@@ -223,6 +224,7 @@ class Mutating:
             if not passed:
                 return "it does not pass when it is run again"
             if test.run.digests == before.digests:
+                coverage.seconds_of[test.name] = test.seconds
                 return ""
         return "two runs of it differ"
 
@@ -239,16 +241,29 @@ class Mutating:
         return not problems and all(report.passed for report in reports), run
 
     def _judge(self, fault: Fault, tests: Sequence[Test]) -> Judged:
-        outcome = Outcome.NOT_MADE
+        outcome, seconds = Outcome.NOT_MADE, 0.0
         for test in tests:
             timeout = max(_LEAST_TIMEOUT, _TIMES * test.seconds)
-            passed, run = self._again(test, Run(fault, time.monotonic() + timeout))
+            made = _made(fault, test.run.sites[fault.site].count)
+            began = time.monotonic()
+            most = test.run.begun if is_drawn(test.item.obj) else math.inf
+            passed, run = self._again(test, Run(made, began + timeout, most))
+            seconds += time.monotonic() - began
             if not passed:
-                return Judged(fault, Outcome.NOTICED, test.name)
+                return Judged(fault, Outcome.NOTICED, test.name, seconds)
             if not run.total(lambda seen: seen.applied):
                 continue
             outcome = max(outcome, _equivalent(run, test.run))
-        return Judged(fault, outcome)
+        return Judged(fault, outcome, seconds=seconds)
+
+
+def _made(fault: Fault, count: int) -> Fault:
+    """What the ranks make of a fault in a test whose programs make so many calls at the site."""
+    return Fault(fault.site, Kind.NOTHING, count) if fault.kind is Kind.LAST else fault
+
+
+def _existing(sites: Iterable[Site]) -> Iterator[Path]:
+    return (Path(site.file) for site in sites if site.file and Path(site.file).is_file())
 
 
 def _equivalent(run: Run, base: Run) -> Outcome:

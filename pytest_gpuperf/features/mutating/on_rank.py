@@ -15,6 +15,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from pytest_gpuperf.features.mutating import digests
 from pytest_gpuperf.features.mutating.faults import Calls, Fault, Site
 from pytest_gpuperf.features.mutating.interception import Interception
+from pytest_gpuperf.features.mutating.objects import Objects
+from pytest_gpuperf.features.mutating.record import Record
+from pytest_gpuperf.features.mutating.states import States
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +47,17 @@ def observed(
     context: Any, fault: Fault | None, entry: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Observed:
     """Calls ``entry(context, *args, **kwargs)``, with a fault if one is given."""
-    interception = Interception(fault)
+    record = Record(fault)
+    objects = Objects(record)
+    interception, states = Interception(record, lambda: objects.within), States(record)
     with _states() as (modules, optimizers):
-        with interception.installed():
+        with interception.installed(), objects.installed(), states.installed():
             result = entry(context, *args, **kwargs)
-        digest = hashlib.blake2b(interception.digest())
+        digest = hashlib.blake2b(record.digest())
         digest.update(digests.of_states(modules.values(), optimizers.values()))
         digests.add(digest, result)
         shows = result is not None or bool(modules or optimizers)
-    seen = Observation(interception.sites, interception.applied, interception.changed, digest.digest(), shows)
+    seen = Observation(record.sites, record.applied, record.changed, digest.digest(), shows)
     return Observed(result, seen)
 
 

@@ -47,7 +47,7 @@ def with_inputs(operator: Operator, args: Sequence[Any], inputs: Sequence[torch.
         return next(left) if isinstance(argument, torch.Tensor) else [like(one) for one in argument]
 
     changed = list(args)
-    changed[0 if operator.in_place else 1] = like(args[0 if operator.in_place else 1])
+    changed[1] = like(args[1])
     return changed
 
 

@@ -7,14 +7,23 @@ import sysconfig
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 import pytest_gpuperf
-from pytest_gpuperf.features.mutating.c10d_internals import CALLED_BY_USERS, CALLS_A_MODULE, DECORATED, frame_of
+from pytest_gpuperf.features.mutating.c10d_internals import (
+    CALLED_BY_USERS,
+    CALLS_A_MODULE,
+    DECORATED,
+    SENDS_AND_RECEIVES,
+    frame_of,
+)
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _OWN = os.path.join(os.path.dirname(pytest_gpuperf.__file__), "")
+_MODES = ("__torch_dispatch__", "__torch_function__")  # of a mode that only passes on what others call
 _INSTALLED = (_OWN, "<", *(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")))
 
 
@@ -39,7 +48,7 @@ def _place(frame: FrameType, name: str) -> tuple[str, int, str, bool] | None:
         if file.startswith(_TORCH):
             if one.f_code.co_name not in DECORATED:
                 called = one
-        elif not file.startswith(_INSTALLED):
+        elif is_of_user(one) and one.f_code.co_name not in _MODES:
             return file, one.f_lineno, *_operation(called, name)
     return None
 
@@ -51,8 +60,21 @@ def _operation(called: FrameType | None, name: str) -> tuple[str, bool]:
     if called.f_code.co_name == CALLS_A_MODULE:
         what = f"{type(called.f_locals['self']).__name__}.forward"
     if os.path.basename(called.f_code.co_filename) in CALLED_BY_USERS:
-        return what, False
+        return f"{name} in {what}" if what == SENDS_AND_RECEIVES else what, False
     return f"{name} in {what}", True
+
+
+def is_of_user(frame: FrameType) -> bool:
+    """Whether a frame is in the user's code."""
+    return not frame.f_code.co_filename.startswith((_TORCH, *_INSTALLED))
+
+
+def over(group: Any) -> str:
+    """Which ranks a process group has, in words; empty for all of them."""
+    described = str(group.group_desc)
+    if described.startswith("mesh_") and described != "mesh_default":
+        return described.removeprefix("mesh_")
+    return "" if group.size() == dist.get_world_size() else "a subgroup"
 
 
 def is_maximum(frame: FrameType) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,12 +13,14 @@ import pytest
 from pytest_gpuperf.options import is_worker, runs_tests
 
 if TYPE_CHECKING:
+    from pytest_gpuperf.features.mutating.coverage import Coverage
     from pytest_gpuperf.run.session import Session
 
 _DEST = "gpuperf_mutate"
 _UNDER = "gpuperf_mutate_fail_under"
 _ALL = "all"
 """The value of the option without one: no budget."""
+_HTML = "gpuperf_mutate_html"
 
 
 def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
@@ -28,6 +32,10 @@ def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
             "metavar": "SECONDS",
             "help": "run each test on ranks that passes again, each time with one fault in what it communicates, and "
             "list the faults that no test notices; stop after SECONDS (default: none); write it with =SECONDS",
+        },
+        "--mutate-html": {
+            "metavar": "FILE",
+            "help": "with --mutate: write a page of HTML to FILE: the source, its lines coloured by what tests notice",
         },
         "--mutate-fail-under": {
             "metavar": "PERCENT",
@@ -43,11 +51,17 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
     if config.getoption(_DEST) is None:
         if under is not None:
             raise pytest.UsageError("--mutate-fail-under needs faults to judge by: add --mutate")
+        if _page(config) is not None:
+            raise pytest.UsageError("--mutate-html needs faults to show: add --mutate")
         return
     if config.getoption("usepdb", False):
         raise pytest.UsageError("--mutate makes tests fail on purpose, and --pdb would stop at each: drop one of them")
-    if is_worker(config) or config.getoption("numprocesses", None):
-        raise pytest.UsageError("--mutate judges a fault by all tests, and workers have a part of them: drop -n")
+
+
+def pytest_gpuperf_writes(config: pytest.Config) -> Sequence[Path]:
+    """Returns the page."""
+    page = _page(config)
+    return [] if page is None else [page]
 
 
 def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
@@ -55,8 +69,16 @@ def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     if config.getoption(_DEST) is None or not runs_tests(config):
         return
     from pytest_gpuperf.features.mutating.mutating import Mutating
+    from pytest_gpuperf.features.mutating.reporting import Reporting, Wishes, hand_over
 
-    mutating = Mutating(run.ranks, run.console.print_line, config.rootpath, _budget(config), _under(config))
+    take: Callable[[Coverage], None]
+    if is_worker(config):
+        take = functools.partial(hand_over, vars(config)["workeroutput"])
+    else:
+        reporting = Reporting(config.rootpath, Wishes(_budget(config), _under(config), _page(config)), run.results)
+        config.pluginmanager.register(reporting, "gpuperf-coverage")
+        take = reporting.take
+    mutating = Mutating(run.ranks, run.console.print_line, config.rootpath, _budget(config), take)
     config.pluginmanager.register(mutating, "gpuperf-faults")
 
 
@@ -72,6 +94,11 @@ def _budget(config: pytest.Config) -> float:
             "--mutate=60, or --mutate at the end of the line for no limit"
         )
     return seconds
+
+
+def _page(config: pytest.Config) -> Path | None:
+    given: str | None = config.getoption(_HTML)
+    return None if given is None else config.invocation_params.dir / given
 
 
 def _under(config: pytest.Config) -> float | None:

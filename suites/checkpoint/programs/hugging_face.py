@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from pytest_gpuperf import Context
 from suites.checkpoint.programs.layouts import split_model
@@ -157,3 +157,21 @@ def imported(ctx: Context, *, job: Setup, folder: Path) -> Packed:
         whole = value.full_tensor() if isinstance(value, DTensor) else value
         found[name.removeprefix("module.")] = whole.detach()
     return Packed.of(found)
+
+
+def export_cut(ctx: Context, *, tensors: Tensors, dims: Mapping[str, int], folder: Path) -> Tensors:
+    """Writes tensors that are each cut along a dimension, and returns them gathered.
+
+    Args:
+        ctx: the rank's context.
+        tensors: whole ones, by name.
+        dims: along which dimension each is cut.
+        folder: for the files.
+    """
+    mesh = ctx.mesh((ctx.world_size,))
+    cut: dict[str, torch.Tensor] = {
+        name: distribute_tensor(value.to(ctx.device), mesh, [Shard(dims[name])], src_data_rank=None)
+        for name, value in tensors.items()
+    }
+    write(cut, folder, nbytes=1)
+    return {name: value.full_tensor().cpu() for name, value in cut.items() if isinstance(value, DTensor)}

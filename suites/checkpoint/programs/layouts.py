@@ -106,3 +106,17 @@ def _fully_shard(model: Llama, mesh: DeviceMesh) -> None:
     for layer in model.layers.values():
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
+
+
+def split_meta_model(ctx: Context, config: Config, layout: Layout, *, dtype: torch.dtype) -> nn.Module:
+    """The model without storage, sharded; its parameters are on the meta device.
+
+    Raises:
+        ValueError: it cannot be split so.
+    """
+    layout.require(config, ctx.world_size)
+    with torch.device("meta"):
+        model = Llama(config, 0, 1).to(dtype)
+    mesh = ctx.mesh((layout.replicate, layout.shard), ("replicate", "shard"))
+    _fully_shard(model, mesh if layout.replicate > 1 else mesh["shard"])
+    return model

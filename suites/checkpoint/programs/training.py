@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,18 +52,21 @@ class Setup:
 class Training:
     """One rank's part of a training."""
 
-    def __init__(self, ctx: Context, job: Setup, *, initial: int) -> None:
+    def __init__(
+        self, ctx: Context, job: Setup, *, initial: int, build: Callable[..., nn.Module] = split_model
+    ) -> None:
         """Builds the model and its optimizer.
 
         Args:
             ctx: the rank's context.
             job: what is trained.
             initial: the seed of the weights.
+            build: takes what ``split_model`` takes, and returns the model with these weights.
         """
         self._ctx = ctx
         self._job = job
         self.step = 0
-        self.model: nn.Module = split_model(ctx, job.config, job.layout, dtype=job.dtype, seed=initial)
+        self.model = build(ctx, job.config, job.layout, dtype=job.dtype, seed=initial)
         # Each group is of one mesh, as a fused kernel takes it: norms are whole where tensors of matrices are split.
         of_dims = [[value for value in self.model.parameters() if (value.dim() > 1) == wide] for wide in (True, False)]
         # Norms do not decay, and learn at a rate of their own.

@@ -39,6 +39,7 @@ LEARNING_RATE, MOMENTUM = 0.125, 0.75
 Mesh = dict[str, int]
 Plan = dict[str, ParallelStyle]
 Split = Callable[[Llama, DeviceMesh], None]
+LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def device_mesh(ctx: Context, mesh: Mesh) -> DeviceMesh:
@@ -72,8 +73,15 @@ def tensor_plan() -> Plan:
     }
 
 
-def split_model(model: Llama, mesh: DeviceMesh, plan: Plan | None = None) -> None:
-    """Splits the model's tensors over ``tp``, and what each rank then has over the axes of the batch."""
+def split_model(model: Llama, mesh: DeviceMesh, plan: Plan | None = None, *, reshard: bool = True) -> None:
+    """Splits the model's tensors over ``tp``, and what each rank then has over the axes of the batch.
+
+    Args:
+        model: a stage.
+        mesh: of all ranks.
+        plan: of each layer's tensors, ``tensor_plan`` by default.
+        reshard: whether backward gathers parameters again (ZeRO-3), or they stay gathered from the forward (ZeRO-2).
+    """
     names = mesh.mesh_dim_names or ()
     if "tp" in names:
         tensors = mesh["tp"]
@@ -88,8 +96,8 @@ def split_model(model: Llama, mesh: DeviceMesh, plan: Plan | None = None) -> Non
         # One axis shards; of two the first replicates, which is hybrid sharding. With cp both shard, as one.
         together = mesh["shard", "cp"]._flatten() if {"shard", "cp"} <= {*names} else mesh[batch_axes or "cp"]
         for layer in model.layers.values():
-            fully_shard(layer, mesh=together)
-        fully_shard(model, mesh=together)
+            fully_shard(layer, mesh=together, reshard_after_forward=reshard)
+        fully_shard(model, mesh=together, reshard_after_forward=reshard)
 
 
 class Training(NamedTuple):
@@ -137,6 +145,7 @@ def training(
     attention: type[LlamaAttention] = LlamaAttention,
     draw: Callable[[Llama, Config, int], None] = load_initial_weights,
     optimize: Callable[[Llama], torch.optim.Optimizer] = sgd,
+    loss: LossOf = loss_of,
 ) -> Training:
     """Prepares a rank's part; its ``step`` adds a batch's gradients, and returns the loss on ranks of the last stage.
 
@@ -152,6 +161,7 @@ def training(
         attention: the layers' attention.
         draw: fills a stage of a model of these sizes with weights that depend on the seed alone.
         optimize: makes the optimizer of a stage that is split already.
+        loss: of logits and targets; its mean over microbatches and over the ranks of the batch is the loss of all.
 
     Raises:
         ValueError: the mesh does not fit the world, or its ``tp`` or ``pp`` the model.
@@ -178,14 +188,14 @@ def training(
     if stages == 1:
 
         def whole(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor | None:
-            loss = loss_of(model(x), target)
-            loss.backward()
-            return loss.detach()
+            found = loss(model(x), target)
+            found.backward()
+            return found.detach()
 
         return Training(ranks, model, optimizer, whole)
 
     piped = PipelineStage(model, stage, stages, ctx.device, group=ranks.get_group("pp"))
-    runner = SCHEDULES[schedule](piped, microbatches, loss_fn=loss_of, scale_grads=True)
+    runner = SCHEDULES[schedule](piped, microbatches, loss_fn=loss, scale_grads=True)
 
     def staged(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor | None:
         losses: list[torch.Tensor] = []

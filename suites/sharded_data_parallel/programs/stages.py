@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -26,6 +25,7 @@ from suites.shared.problems import Network, Problem, optimizer_class, optimizer_
 from suites.shared.step import Step, Tensors
 from suites.shared.traffic import Traffic, sizes
 from suites.shared.training import Packed, all_steps, batches_on_device, problem_network, problem_step
+from suites.shared.zero_redundancy import zero_redundancy
 
 ShardModule = Callable[..., None]
 """Called as ``shard_module(network, **options of fully_shard)``: shards the network in place."""
@@ -251,14 +251,6 @@ def held(tensors: Iterable[torch.Tensor]) -> Held:
     storages = [local_shard(tensor).untyped_storage() for tensor in tensors]
     nbytes = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     return Held(nbytes, frozenset(storage.device.type for storage in storages))
-
-
-def zero_redundancy() -> Callable[..., torch.optim.Optimizer]:
-    """torch.distributed.optim.ZeroRedundancyOptimizer, whose package uses what torch itself has deprecated."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-    return ZeroRedundancyOptimizer
 
 
 def replicated(ctx: Context, *, problem: Problem, memory: Memory | None = None) -> Step[Tensors]:

@@ -67,3 +67,19 @@ def scaled(ctx: Context, *, course: Course) -> Tensors:
         told |= {f"step {number}, {name}": _whole(value) for name, value in network.named_parameters()}
         told[f"step {number}, scale"] = torch.tensor(scaler.get_scale(), dtype=torch.float64)
     return told
+
+
+def refuses(ctx: Context, *, course: Course, wrong: int) -> bool:
+    """Whether clipping refuses gradients of which one rank's shard is infinite; none is, if no rank is wrong."""
+    network = _sharded(ctx, course)
+    x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, 0))
+    network(x).square().mean().backward()
+    if ctx.rank == wrong:
+        gradient = gradient_of(network.get_parameter("0.weight"))
+        assert isinstance(gradient, DTensor)
+        gradient.to_local().view(-1)[0] = torch.inf  # in place: a view of the shard
+    try:
+        nn.utils.clip_grad_norm_(network.parameters(), MAX_NORM, error_if_nonfinite=True)
+    except RuntimeError as error:
+        return "non-finite" in str(error)
+    return False

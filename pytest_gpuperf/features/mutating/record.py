@@ -1,0 +1,56 @@
+"""What a rank sees of one program: the sites, what they sent, and how many calls a fault altered."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pytest_gpuperf.features.mutating.faults import Calls, Fault, Site
+
+
+class Record:
+    """Takes note of calls, and answers which of them are to be altered."""
+
+    def __init__(self, fault: Fault | None) -> None:
+        """Nothing has been seen.
+
+        Args:
+            fault: that is made; None to see only.
+        """
+        self.fault = fault
+        self.sites: dict[Site, Calls] = {}
+        self.applied = 0
+        """How many calls were altered."""
+        self.changed = 0
+        """How many of these came to other bits than without the fault."""
+        self.lock = threading.Lock()
+        self._sent: dict[Site, Any] = {}
+
+    def see(self, site: Site, made: Callable[[], Calls]) -> Calls:
+        """Takes note of one call at a site, of whose first call ``made`` returns what is known."""
+        calls = self.sites.get(site)
+        if calls is None:
+            calls = self.sites[site] = made()
+            self._sent[site] = hashlib.blake2b()
+        calls.count += 1
+        return calls
+
+    def sent(self, site: Site) -> Any:
+        """The digest of what a site sends, to which its calls add."""
+        return self._sent[site]
+
+    def is_faulty(self, site: Site) -> bool:
+        """Whether the call that a site has just made belongs to the fault."""
+        fault, calls = self.fault, self.sites[site]
+        if fault is None or fault.site != site or calls.group_size < 2:
+            return False
+        return fault.call in (0, calls.count)
+
+    def digest(self) -> bytes:
+        """A digest of what each site sent; sites of several threads have no order."""
+        whole = hashlib.blake2b()
+        for site in sorted(self._sent):
+            whole.update(f"{site.operation}{site.line}".encode() + self._sent[site].digest())
+        return whole.digest()

@@ -1,0 +1,50 @@
+"""However a state is saved and loaded, each rank gets it back bit by bit, and the files are where they should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from pytest_gpuperf import Ranks
+from suites.checkpoint.programs.layouts import Layout
+from suites.checkpoint.programs.saving import WAYS, again, in_part, saved_and_loaded
+from suites.checkpoint.programs.training import Setup
+from suites.shared.comparison import assert_same
+from suites.shared.llama import Config
+
+SMALL = Config(layers=1, heads=2, kv_heads=2, head_dim=2, hidden=5, vocabulary=7)
+
+pytestmark = pytest.mark.ranks(2)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_saved_and_loaded(ranks: Ranks, tmp_path: Path, way: str) -> None:
+    layout = Layout(replicate=2) if WAYS[way].replicas else Layout(shard=2)
+    got = ranks.run(saved_and_loaded, job=Setup(config=SMALL, layout=layout, seed=1), folder=tmp_path, way=way)
+    assert_same([loaded.unpacked() for _, loaded in got], [saved.unpacked() for saved, _ in got])
+    if way == "alone":
+        assert sorted(path.parent.name for path in tmp_path.rglob(".metadata")) == ["0", "1"]
+        return
+    # A rank that has nothing to write leaves an empty file.
+    pieces = dcp.FileSystemReader(tmp_path).read_metadata().storage_data
+    files = {piece.relative_path for piece in pieces.values()}
+    of_ranks = {file.split("_")[2] for file in files}
+    assert of_ranks == ({"0"} if way == "the lowest rank" else {"0", "1"}), f"{way} wrote {sorted(files)}"
+    if way == "threads":
+        assert len(files) == len(pieces), f"{len(pieces)} pieces are in {len(files)} files, not in one each"
+
+
+def test_a_checkpoint_that_lacks_a_tensor(ranks: Ranks, tmp_path: Path) -> None:
+    got = ranks.run(in_part, folder=tmp_path / "allowed", allow=True)
+    assert_same(got, [{"kept": torch.full((2,), 5.0), "new": torch.full((3,), 7.0)}] * 2)
+    with pytest.raises(Exception, match="Missing key in checkpoint state_dict: new"):
+        ranks.run(in_part, folder=tmp_path / "refused", allow=False)
+
+
+def test_a_checkpoint_that_must_stay(ranks: Ranks, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"Checkpoint already exists and self\.overwrite=False"):
+        ranks.run(again, folder=tmp_path)
+    assert dcp.FileSystemReader(tmp_path).read_metadata().state_dict_metadata

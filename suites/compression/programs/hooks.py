@@ -1,0 +1,66 @@
+"""torch's other hooks of DistributedDataParallel: wrappers that cast, and averages over some of the ranks."""
+
+# No postponed annotations here: DistributedDataParallel looks at a hook's, and takes no strings.
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+    bf16_compress_wrapper,
+    fp16_compress_wrapper,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+
+from pytest_gpuperf import Context
+from suites.compression.programs.averaging import Hook, average
+
+
+def in_bfloat16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """All-reduces the bucket in bfloat16; by another name, as builds without NCCL refuse torch's."""
+    hooked: torch.futures.Future[torch.Tensor] = bf16_compress_wrapper(allreduce_hook)(state, bucket)
+    return hooked
+
+
+def in_float16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """All-reduces the bucket in float16."""
+    hooked: torch.futures.Future[torch.Tensor] = fp16_compress_wrapper(allreduce_hook)(state, bucket)
+    return hooked
+
+
+def local_state(ctx: Context, own: bool) -> PostLocalSGDState:
+    """Averages over all in the first step; after that over the rank's neighbour, or ``own`` gradients stay."""
+    group = ctx.mesh((ctx.world_size // 2, 2), ("outer", "inner")).get_group("inner")
+    return PostLocalSGDState(ctx.group, group, start_localSGD_iter=1, post_local_gradient_allreduce=not own)
+
+
+HOOKS: Mapping[str, Hook] = {
+    "float16": in_float16,
+    "bfloat16": in_bfloat16,
+    "local": post_localSGD_hook,
+    "own": post_localSGD_hook,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GivenByRank:
+    """A rank's gradients, by rank."""
+
+    of_ranks: list[list[torch.Tensor]]
+
+    def __call__(self, ctx: Context) -> list[torch.Tensor]:
+        """The rank's, on its device."""
+        return [gradient.to(ctx.device) for gradient in self.of_ranks[ctx.rank]]
+
+
+def steps(ctx: Context, *, hook: str, gradients: list[list[torch.Tensor]], number: int) -> list[list[torch.Tensor]]:
+    """What a hook makes of the ranks' gradients in each of so many steps."""
+
+    def state() -> Any:
+        return local_state(ctx, hook == "own") if hook in ("local", "own") else ctx.group
+
+    step = average(ctx, gradients=GivenByRank(gradients), hook=HOOKS[hook], state=state)
+    return [[gradient.detach().clone().cpu() for gradient in step()] for _ in range(number)]

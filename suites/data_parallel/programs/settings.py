@@ -1,0 +1,145 @@
+"""DistributedDataParallel's arguments one by one: which parameters are reduced when, in which group, and buffers.
+
+Each setting leaves the training's numbers as they are. The step is that of ``suites.shared.training.problem_step``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms import Join
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_gpuperf import Context
+from suites.shared.problems import Network, Problem, optimizer_for
+from suites.shared.sharding import parameters_on_device
+from suites.shared.step import Step, Tensors
+from suites.shared.training import batches_on_device, problem_step
+
+Wrap = Callable[[Context, Network], DistributedDataParallel]
+
+
+def _in_a_group(ctx: Context, network: Network) -> DistributedDataParallel:
+    return DistributedDataParallel(network, process_group=dist.new_group())
+
+
+def _on_a_mesh(ctx: Context, network: Network) -> DistributedDataParallel:
+    return DistributedDataParallel(network, device_mesh=ctx.mesh((ctx.world_size,)))
+
+
+def _on_a_device(ctx: Context, network: Network) -> DistributedDataParallel:
+    """The rank's GPU is named; without GPUs there is none to name."""
+    device = [ctx.device] if ctx.device.type == "cuda" else None
+    return DistributedDataParallel(network, device_ids=device, output_device=None if device is None else ctx.device)
+
+
+def _unused_not_reduced(ctx: Context, network: Network) -> DistributedDataParallel:
+    """A parameter that no rank uses keeps no gradient."""
+    network.register_parameter("unused", nn.Parameter(torch.ones(2, dtype=torch.float64, device=ctx.device)))
+    return DistributedDataParallel(network, find_unused_parameters=True, skip_all_reduce_unused_params=True)
+
+
+def _copied_at_once(ctx: Context, network: Network) -> DistributedDataParallel:
+    return DistributedDataParallel(network, batched_grad_copy=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a network is wrapped."""
+
+    wrap: Wrap
+    needs: str = ""
+    """The argument that older versions of torch do not have."""
+
+    @property
+    def lacking(self) -> bool:
+        """Whether the installed torch has no such argument."""
+        return bool(self.needs) and self.needs not in inspect.signature(DistributedDataParallel).parameters
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "a group of its own": Setting(_in_a_group),
+    "a mesh": Setting(_on_a_mesh),
+    "a device": Setting(_on_a_device),
+    "unused parameters left out": Setting(_unused_not_reduced, "skip_all_reduce_unused_params"),
+    "gradients copied at once": Setting(_copied_at_once, "batched_grad_copy"),
+}
+
+
+def configured(ctx: Context, *, problem: Problem, setting: str) -> Step[Tensors]:
+    """Training of the problem's network, which is wrapped by a setting; ranks begin with parameters of their own."""
+    network = Network(parameters_on_device(ctx, problem.parameters(ctx.rank)))
+    module = SETTINGS[setting].wrap(ctx, network)
+    optimizer = optimizer_for(problem, module.parameters())
+    return problem_step(problem, module, optimizer, batches_on_device(ctx, problem), module.no_sync)
+
+
+class _Counting(nn.Module):
+    """A layer with a buffer that counts calls, from another number on each rank."""
+
+    def __init__(self, start: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, dtype=torch.float64))
+        self.register_buffer("calls", torch.tensor(float(start), dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls: torch.Tensor
+        self.calls += 1
+        return x * self.weight
+
+
+def buffers(ctx: Context, *, argument: str, sync: bool, steps: int) -> list[float]:
+    """The buffer after each step, in which rank r begins with 10 r and adds 1 + r of its own after the forward.
+
+    Args:
+        ctx: the rank's context.
+        argument: which says whether buffers are sent: ``forward_sync_buffers``, or ``broadcast_buffers`` of old.
+        sync: its value.
+        steps: of the training.
+    """
+    layer = _Counting(10 * ctx.rank).to(ctx.device)
+    if argument == "forward_sync_buffers":
+        module = DistributedDataParallel(layer, forward_sync_buffers=sync)
+    else:
+        module = DistributedDataParallel(layer, broadcast_buffers=sync)
+    counts = []
+    for _ in range(steps):
+        module(torch.ones(1, dtype=torch.float64, device=ctx.device)).sum().backward()
+        layer.calls += ctx.rank
+        counts.append(float(layer.calls))
+    return counts
+
+
+def stopped(ctx: Context, *, problem: Problem, lengths: list[int], enable: bool, throw: bool, method: bool) -> int:
+    """How many steps a rank takes before a rank that has no more batches stops all.
+
+    Args:
+        ctx: the rank's context.
+        problem: what is trained.
+        lengths: how many steps each rank has batches for.
+        enable: whether ranks tell each other whether they have a batch.
+        throw: whether the first that has none stops all.
+        method: whether the module joins by its own method.
+    """
+    module = DistributedDataParallel(Network(parameters_on_device(ctx, problem.parameters())))
+    optimizer = optimizer_for(problem, module.parameters())
+    step = problem_step(problem, module, optimizer, batches_on_device(ctx, problem))
+    taken = 0
+    try:
+        with (
+            module.join(enable=enable, throw_on_early_termination=throw)
+            if method
+            else Join([module], enable=enable, throw_on_early_termination=throw)
+        ):
+            for _ in range(lengths[ctx.rank]):
+                step()
+                taken += 1
+    except RuntimeError as error:
+        if "exhausted" not in str(error):
+            raise
+    return taken

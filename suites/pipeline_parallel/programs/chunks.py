@@ -1,0 +1,84 @@
+"""Batches that are cut along another dimension than the first: arguments, keyword arguments and outputs."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+from torch import nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.microbatch import TensorChunkSpec
+
+from pytest_gpuperf import Context
+from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE, Layers, placed, sequential
+from suites.shared.step import Tensors, gradient_of
+
+
+def takes_chunks(schedule: str) -> bool:
+    """Whether a schedule can cut its arguments along another dimension."""
+    return "args_chunk_spec" in inspect.signature(RUNNERS[schedule]).parameters
+
+
+class Gated(nn.Module):
+    """A stage whose output is multiplied by a keyword argument, of the batch's size too."""
+
+    def __init__(self, layers: Layers, device: torch.device) -> None:
+        super().__init__()
+        self.layers = sequential(layers, device)
+
+    def forward(self, x: torch.Tensor, *, gate: torch.Tensor) -> torch.Tensor:
+        """The layers' output, by the gate."""
+        output: torch.Tensor = self.layers(x) * gate
+        return output
+
+
+def loss_along_second(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """A sum whose gradient is the target; torch cuts targets along their first dimension."""
+    return (output * target.transpose(0, 1)).sum()
+
+
+def train_chunks(
+    ctx: Context,
+    *,
+    schedule: str,
+    stages: list[Layers],
+    microbatches: int,
+    x: torch.Tensor,
+    gate: torch.Tensor,
+    target: torch.Tensor,
+) -> Tensors:
+    """One step; returns the gradients of the rank's stages, and on the rank of the last stage the merged output.
+
+    Args:
+        ctx: the rank's context.
+        schedule: a key of ``RUNNERS``.
+        stages: the layers of all stages.
+        microbatches: how many the batch is cut into.
+        x: S x B x D; it is cut along B.
+        gate: S x B x 1, of every stage.
+        target: B x S x D.
+    """
+    indices = placed(schedule, ctx.rank, ctx.world_size, len(stages))
+    modules = {index: Gated(stages[index], ctx.device) for index in indices}
+    made = [PipelineStage(module, index, len(stages), ctx.device) for index, module in modules.items()]
+    runner = RUNNERS[schedule](
+        made[0] if schedule in SINGLE else made,
+        microbatches,
+        loss_fn=loss_along_second,
+        args_chunk_spec=(TensorChunkSpec(1),) if 0 in indices else None,
+        kwargs_chunk_spec={"gate": TensorChunkSpec(1)},
+        output_merge_spec=TensorChunkSpec(1),
+        scale_grads=False,
+    )
+    last = len(stages) - 1 in indices
+    output = runner.step(
+        *([x.to(ctx.device)] if 0 in indices else []),
+        gate=gate.to(ctx.device),
+        **({"target": target.to(ctx.device)} if last else {}),
+    )
+    results = {
+        f"stage {index}, {name} gradient": gradient_of(value)
+        for index, module in modules.items()
+        for name, value in module.named_parameters()
+    }
+    return results | ({"output": output.detach()} if last else {})

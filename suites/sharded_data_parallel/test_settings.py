@@ -1,0 +1,94 @@
+"""FSDP2 trains as one device does under each of its settings, exactly: three steps of two microbatches each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+
+from pytest_gpuperf import Ranks
+from suites.sharded_data_parallel.programs.settings import SETTINGS, configured, typed
+from suites.shared.comparison import assert_each, assert_same
+from suites.shared.inputs import integers
+from suites.shared.problems import Problem
+from suites.shared.references import whole_batch
+from suites.shared.sharding import shard
+from suites.shared.step import Tensors
+from suites.shared.strategies import seeds
+from suites.shared.training import trajectory
+
+SEEDS = pytest.mark.examples(0.04)
+"""Numbers have little to do with settings: a few seeds."""
+
+
+@pytest.mark.ranks(2)
+@SEEDS
+@pytest.mark.parametrize("setting", SETTINGS)
+@given(seed=seeds)
+def test_as_one_device(ranks: Ranks, setting: str, seed: int) -> None:
+    assert_as_one_device(ranks, setting, seed)
+
+
+@pytest.mark.ranks(4)
+@SEEDS
+@pytest.mark.parametrize(
+    "setting", ["cut along the last dimension", "cut over half of the ranks after forward", "replicas by a hook"]
+)
+@given(seed=seeds)
+def test_parts_of_four_ranks(ranks: Ranks, setting: str, seed: int) -> None:
+    """Two ranks have no half of which each has several, and no replicas of several shards."""
+    assert_as_one_device(ranks, setting, seed)
+
+
+def assert_as_one_device(ranks: Ranks, setting: str, seed: int) -> None:
+    if SETTINGS[setting].needs and not hasattr(FSDPModule, SETTINGS[setting].needs):
+        pytest.skip(f"torch {torch.__version__} has no FSDPModule.{SETTINGS[setting].needs}")
+    # Outputs that no number of ranks divides: a cut along the first dimension is uneven, along the last one even.
+    problem = Problem(world_size=ranks.world_size, seed=seed, inputs=4, hidden=4, outputs=3, microbatches=2, steps=3)
+    got = ranks.run(trajectory, configured, problem=problem, setting=setting)
+    assert_same([packed.unpacked() for packed in got], expected(problem, setting))
+
+
+def expected(problem: Problem, setting: str) -> list[Tensors]:
+    """What each rank holds of the whole training."""
+    chosen = SETTINGS[setting]
+    degree = chosen.degree(problem.world_size)
+    skip = (problem.world_size - 1,) if chosen.skips else ()
+    shapes = {name: value.dim() for name, value in problem.parameters().items()}
+    results: list[Tensors] = []
+    for rank, whole in enumerate(whole_batch(problem, skip=skip)):
+        own = {}
+        for name, value in whole.items():
+            parameter = name.partition(", ")[2].removesuffix(" gradient")
+            if parameter in shapes:
+                dim = chosen.dim(parameter, shapes[parameter])
+                own[name] = value if dim is None else shard(value, degree, dim)[rank % degree]
+            else:
+                own[name] = value * chosen.times if parameter == "input" else value
+        results.append(own)
+    return results
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("cast", [True, False], ids=["inputs cast", "inputs as they are"])
+@pytest.mark.parametrize("output", [None, torch.float32, torch.float64], ids=str)
+def test_dtypes_of_inputs_and_outputs(ranks: Ranks, cast: bool, output: torch.dtype | None) -> None:
+    """bfloat16 rounds the inputs, whole numbers of 12 bits, if they are cast; the products of the rest are exact."""
+    x = integers((3, 4), torch.float32, seed=1, low=2049, high=4095)
+    weight = integers((2, 4), torch.float32, seed=2, low=-2, high=2)
+    inputs = x.bfloat16() if cast else x.double()
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if cast else torch.float64, output_dtype=output, cast_forward_inputs=cast
+    )
+    got = ranks.run(typed, x=x if cast else x.double(), weight=weight, policy=policy)
+    assert [seen for seen, _ in got] == [inputs.dtype] * 2, "the dtype that the layer gets its input in"
+    whole = (inputs @ weight.T.to(inputs.dtype)).to(output or inputs.dtype)
+    assert_each([product for _, product in got], [whole] * 2, "output")
+
+
+@pytest.mark.ranks(2)
+def test_inputs_that_are_not_cast_do_not_fit_the_parameters(ranks: Ranks) -> None:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=False)
+    with pytest.raises(RuntimeError, match="dtype"):
+        ranks.run(typed, x=torch.ones(1, 2), weight=torch.ones(2, 2), policy=policy)

@@ -1,0 +1,175 @@
+"""Inputs and outputs that styles lay out anew, and DTensors on their way between layouts and dtypes."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.experimental import local_map
+from torch.distributed.tensor.parallel import (
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleInputOutput,
+    PrepareModuleOutput,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from pytest_gpuperf import Context
+from suites.shared.step import Tensors, gradient_of
+
+
+class Sum(nn.Module):
+    """Adds what it gets by place to twice of what it gets by name."""
+
+    def forward(self, x: torch.Tensor, *, other: torch.Tensor) -> torch.Tensor:
+        """The sum, of local tensors or of DTensors."""
+        return x + 2 * other
+
+
+def styles() -> dict[str, ParallelStyle | list[ParallelStyle]]:
+    """Ways to give a module two sharded tensors as whole ones, and to shard what it returns."""
+    return {
+        "inputs, then outputs": [
+            PrepareModuleInput(
+                input_layouts=Shard(0),
+                desired_input_layouts=Replicate(),
+                input_kwarg_layouts={"other": Shard(1)},
+                desired_input_kwarg_layouts={"other": Replicate()},
+                use_local_output=False,
+            ),
+            PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(0), use_local_output=True),
+        ],
+        "both at once": PrepareModuleInputOutput(
+            input_layouts=Shard(0),
+            desired_input_layouts=Replicate(),
+            input_kwarg_layouts={"other": Shard(1)},
+            desired_input_kwarg_layouts={"other": Replicate()},
+            use_local_input=True,
+            output_layouts=Replicate(),
+            desired_output_layouts=Shard(0),
+            use_local_output=True,
+        ),
+    }
+
+
+def sharded_sum(ctx: Context, *, style: str, x: torch.Tensor, other: torch.Tensor, grad: torch.Tensor) -> Tensors:
+    """The rank's rows of the sum, and the gradients of what it gave: rows of ``x``, and columns of ``other``.
+
+    Args:
+        ctx: the rank's context.
+        style: a key of ``styles``.
+        x: the whole first input; it is given by rows.
+        other: the whole second input; it is given by columns.
+        grad: the gradient of the whole output.
+    """
+    mesh = ctx.mesh((ctx.world_size,))
+    module: nn.Module = Sum()
+    chosen = styles()[style]
+    for each in chosen if isinstance(chosen, list) else [chosen]:
+        module = parallelize_module(module, mesh, each)
+    rows, columns = (_mine(ctx, tensor, dim).requires_grad_() for tensor, dim in ((x, 0), (other, 1)))
+    output: torch.Tensor = module(rows, other=columns)
+    output.backward(_mine(ctx, grad, 0))
+    return {
+        "output": output.detach(),
+        "gradient of x": gradient_of(rows),
+        "gradient of other": gradient_of(columns),
+    }
+
+
+def _mine(ctx: Context, whole: torch.Tensor, dim: int) -> torch.Tensor:
+    return whole.chunk(ctx.world_size, dim)[ctx.rank].to(ctx.device).clone()
+
+
+def along_sequence(ctx: Context, *, x: torch.Tensor, weight: torch.Tensor, dim: int) -> Tensors:
+    """The rank's part of RMSNorm of a sequence along dimension ``dim``, and the weight's gradient of all parts."""
+    norm = nn.RMSNorm(x.shape[-1], eps=0.0, dtype=x.dtype, device=ctx.device)
+    with torch.no_grad():
+        norm.weight.copy_(weight)
+    parallelize_module(norm, ctx.mesh((ctx.world_size,)), SequenceParallel(sequence_dim=dim, use_local_output=True))
+    output: torch.Tensor = norm(_mine(ctx, x, dim))
+    output.sum().backward()
+    gradient = gradient_of(norm.weight)
+    assert isinstance(gradient, DTensor)
+    return {"output": output.detach(), "weight gradient": gradient.full_tensor()}
+
+
+def redistributed(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor) -> Tensors:
+    """A tensor by rows that goes to columns asynchronously, computes in float32, and comes together.
+
+    Args:
+        ctx: the rank's context.
+        x: the whole tensor, in float64, of rows that ranks need not divide.
+        grad: the gradient of the whole output, in float32.
+    """
+    mesh = ctx.mesh((ctx.world_size,))
+    whole = distribute_tensor(x.to(ctx.device), mesh, [Shard(0)], src_data_rank=None)
+    local = whole.to_local().detach().requires_grad_()
+    rows = DTensor.from_local(local, mesh, [Shard(0)], run_check=False, shape=x.shape, stride=x.stride())
+    columns = rows.redistribute(
+        device_mesh=mesh,
+        placements=[Shard(1)],
+        async_op=True,
+        forward_dtype=torch.float32,
+        backward_dtype=torch.float64,
+    )
+    doubled = 2 * columns
+    assert isinstance(doubled, DTensor)
+    gathered = doubled.full_tensor(grad_placements=[Replicate()])
+    gathered.backward(grad.to(ctx.device))
+    return {"output": gathered.detach(), "gradient": gradient_of(local)}
+
+
+def partial_gradients(ctx: Context, *, x: torch.Tensor, grads: list[torch.Tensor]) -> Tensors:
+    """A tensor that all ranks hold, and whose gradient is a sum over what they compute each with it."""
+    mesh = ctx.mesh((ctx.world_size,))
+    local = x.to(ctx.device).clone().requires_grad_()
+    if "grad_placements" in inspect.signature(DTensor.from_local).parameters:
+        held = DTensor.from_local(local, mesh, [Replicate()], run_check=False, grad_placements=[Replicate()])
+    else:  # older versions of torch take the layout of the tensor
+        held = DTensor.from_local(local, mesh, [Replicate()], run_check=False)
+    used = held.to_local(grad_placements=[Partial()])
+    used.backward(grads[ctx.rank].to(ctx.device))
+    return {"gradient": gradient_of(local)}
+
+
+def mapped(ctx: Context, *, x: torch.Tensor, weight: torch.Tensor) -> Tensors:
+    """A product of a tensor by columns with a weight by rows, once by a module that is distributed, once by a function.
+
+    Each rank has a part of the sum, and both bring it together.
+    """
+    mesh = ctx.mesh((ctx.world_size,))
+    columns = distribute_tensor(x.to(ctx.device), mesh, [Shard(1)], src_data_rank=None)
+    rows = distribute_tensor(weight.to(ctx.device), mesh, [Shard(0)], src_data_rank=None)
+    product = local_map(
+        lambda mine, part: mine @ part,
+        out_placements=[Partial()],
+        in_placements=([Shard(1)], [Shard(0)]),
+        in_grad_placements=None,
+        device_mesh=mesh,
+        redistribute_inputs=False,
+    )(columns, rows)
+    layer = nn.Linear(weight.shape[0], weight.shape[1], bias=False, dtype=weight.dtype, device=ctx.device)
+    with torch.no_grad():
+        layer.weight.copy_(weight.T)
+    distributed = distribute_module(layer, mesh, _cut, _given, _together)
+    return {"function": product.full_tensor(), "module": distributed(x.to(ctx.device)).detach()}
+
+
+def _cut(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
+    for key, value in list(module.named_parameters(recurse=False)):
+        cut = distribute_tensor(value.data, mesh, [Shard(1)], src_data_rank=None)
+        module.register_parameter(key, nn.Parameter(cut))
+
+
+def _given(module: nn.Module, inputs: tuple[torch.Tensor, ...], mesh: DeviceMesh) -> Any:
+    return tuple(distribute_tensor(x, mesh, [Shard(1)], src_data_rank=None) for x in inputs)
+
+
+def _together(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
+    return output.full_tensor()

@@ -1,0 +1,1 @@
+"""Classes of inputs, and which suite tests each of them."""
