@@ -156,6 +156,15 @@
   }), { rootMargin: "400px" });
   document.querySelectorAll("#curves .charts, #configurations .charts").forEach((place) => seen.observe(place));
 
+  // A link from the top of the page leads into a test that is closed.
+  function open() {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const closed = target && target.closest("details.test:not([open])");
+    if (closed) { closed.hidden = false; closed.closest(".subject").hidden = false; closed.open = true; target.scrollIntoView(); }
+  }
+  window.addEventListener("hashchange", open);
+  open();
+
   const redraw = () => [...drawn.keys()].forEach(draw);
   dark.addEventListener("change", redraw);
   window.addEventListener("resize", () => drawn.forEach((charts) => charts.forEach((chart) => chart.resize())));
