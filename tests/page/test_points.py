@@ -10,7 +10,7 @@ def test_further_right_is_better(better: str, expected: tuple[list[int], list[in
     drawn = points([1.0, 2.0], [3.0], "s", better)
     assert drawn is not None
     assert (drawn.old, drawn.new) == expected
-    assert drawn.text == "Old: 1.500 s in 2 launches, 1.000 s to 2.000 s. New: 3.000 s in 1 launch."
+    assert drawn.text == "Old: 1.500 s in 2 launches, 1.000 s to 2.000 s. New: 3.000 s."
 
 
 def test_equal_launches_are_in_the_middle() -> None:

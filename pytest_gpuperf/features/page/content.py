@@ -579,13 +579,12 @@ def _points(run: Run, verdict: Verdict) -> Points | None:
     if verdict.outcome not in _MOVED:
         return None
     metric, baseline = verdict.metric, verdict.baseline
-    old = [] if verdict.old is None else [verdict.old]
-    if baseline is not None:
-        old = [one.median for one in baseline.launches]
+    if baseline is None:
+        return points([] if verdict.old is None else [verdict.old], [metric.value], metric.unit, metric.better)
     tests = run.results.candidate.tests
     measured = tests[verdict.test].metrics.get(verdict.metric_name) if verdict.test in tests else None
     new = [metric.value] if measured is None else [one.median for one in measured.launches]
-    return points(old, new, metric.unit, metric.better)
+    return points([one.median for one in baseline.launches], new, metric.unit, metric.better)
 
 
 def _why_not_judged(verdict: Verdict) -> str:

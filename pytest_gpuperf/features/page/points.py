@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_gpuperf.report.units import format_count, format_value
+from pytest_gpuperf.report.units import format_value
 
 WIDTH, HEIGHT = 220, 20
 _MARGIN = 8
@@ -49,8 +49,7 @@ def points(old: Sequence[float], new: Sequence[float], unit: str, better: str) -
 
 
 def _in_words(values: Sequence[float], unit: str) -> str:
-    launches = format_count(len(values), "launch", "launches")
+    middle = format_value(statistics.median(values), unit)
     if len(values) == 1:
-        return f"{format_value(values[0], unit)} in {launches}"
-    ends = f"{format_value(min(values), unit)} to {format_value(max(values), unit)}"
-    return f"{format_value(statistics.median(values), unit)} in {launches}, {ends}"
+        return middle
+    return f"{middle} in {len(values)} launches, {format_value(min(values), unit)} to {format_value(max(values), unit)}"
