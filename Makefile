@@ -9,7 +9,7 @@ ARGS ?=
 # Each of some hundred processes of a run would compile the package anew if this were set.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: docs install suites quick smoke mutations references test test-all lint types format ci clean
+.PHONY: docs install suites quick smoke mutations beside references test test-all lint types format ci clean
 
 install: $(VENV)/installed
 
@@ -33,18 +33,24 @@ quick: install
 smoke: install
 	$(BIN)/python -m pytest suites --smoke -m perf $(ARGS)
 
-# The plugin's own tests for a change at hand, without those that take long. Much of their time is waiting: four workers,
+# The plugin's own tests for a change at hand, without those that take long. Much of their time is waiting: five workers,
 # a module to each.
 test: install
-	$(BIN)/python -m pytest tests -m "not long" -n 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest tests -m "not long" -n 5 --dist loadfile $(ARGS)
 
 # All of them, with whole clusters, races and installations: what CI runs.
 test-all: install
-	$(BIN)/python -m pytest tests -n 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest tests -n 5 --dist loadfile $(ARGS)
 
 # Realistic faults in programs and in torch, and whether the suites catch them: all of them take a while.
 mutations: install
 	$(BIN)/python benchmarks/mutations.py $(ARGS)
+
+# What else runs of the suites and their faults while tests wait for clusters and for each other: the bodies of perf
+# tests on 2 and 4 ranks, and ten faults, one process at a time.
+beside: install
+	$(BIN)/python -m pytest suites --smoke -m perf -k "not 8ranks"
+	$(BIN)/python benchmarks/mutations.py --sample 10 --jobs 1
 
 # The references that the package brings, made from baselines/: after each recording.
 references: install

@@ -138,10 +138,14 @@ def run_once(folder: Path, gpus: int, more: Sequence[str] = ()) -> Run:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
-    seconds = time.monotonic() - began
+    return read(folder / "results.json", time.monotonic() - began)
+
+
+def read(results: Path, seconds: float) -> Run:
+    """What the results of a race say of each step."""
     verdicts = {
         one["test"].partition("::test_")[2].partition("[")[0]: one
-        for one in json.loads((folder / "results.json").read_text())["verdicts"]
+        for one in json.loads(results.read_text())["verdicts"]
     }
     raced = {step: one["code"] for step, one in verdicts.items() if one.get("code") is not None}
     return Run(

@@ -2,7 +2,7 @@
 
     python benchmarks/mutations.py [--subject S ...] [--fault TEXT] [--json FILE] [--jobs N] [--sample N]
 
-Each fault of ``benchmarks/mutants/tables`` is put into a program of the suites or into torch, in memory. The test that
+Each fault of ``benchmarks/mutants/faults`` is put into a program of the suites or into torch, in memory. The test that
 docs/suites/faults.json says has caught it runs, and if that one passes its whole subject, until a test fails. They run
 with the profile ``quick``, each test in its largest world. A fault is caught if a test fails. Each subject runs once
 without a fault as well, and must pass, and so does each of these tests alone; with --sample nobody looks. Exits with 1
@@ -14,11 +14,9 @@ Faults of what runs on GPUs alone are tried with ``PYTEST_ADDOPTS="--gpus 2"``, 
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.util
 import json
 import os
-import pkgutil
 import subprocess
 import sys
 import tempfile
@@ -31,8 +29,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.mutants import tables  # noqa: E402
 from benchmarks.mutants.fault import Fault  # noqa: E402
+from benchmarks.mutants.hunk_file import FOLDER as FAULTS  # noqa: E402
+from benchmarks.mutants.hunk_file import read_all  # noqa: E402
 from benchmarks.mutants.trial import FOLDER, Trial  # noqa: E402
 from benchmarks.pytest_command import pytest_command  # noqa: E402
 
@@ -66,24 +65,22 @@ class Result:
         return f"{self.outcome:<10} {self.subject:<22} {self.seconds:5.1f} s  {self.fault}  [{by}]"
 
 
-def table() -> dict[str, tuple[Fault, ...]]:
+def table(folder: Path = FAULTS) -> dict[str, tuple[Fault, ...]]:
     """The faults of each subject.
 
     Raises:
         ValueError: two faults of a subject have one name, or are one patch.
     """
-    found: dict[str, tuple[Fault, ...]] = {}
-    for module in pkgutil.iter_modules(tables.__path__):
-        faults: tuple[Fault, ...] = importlib.import_module(f"{tables.__name__}.{module.name}").FAULTS
+    found = read_all(folder)
+    for subject, faults in found.items():
         names = [fault.name for fault in faults]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{module.name} has two faults of the name {twice[0]!r}: rename one")
+            raise ValueError(f"{subject} has two faults of the name {twice[0]!r}: rename one")
         patches: dict[tuple[str, str, str], str] = {}
         for fault in faults:
             first = patches.setdefault((fault.module, fault.old, fault.new), fault.name)
             if first != fault.name:
-                raise ValueError(f"{module.name} has one patch twice, as {first!r} and {fault.name!r}: delete one")
-        found[module.name] = faults
+                raise ValueError(f"{subject} has one patch twice, as {first!r} and {fault.name!r}: delete one")
     return found
 
 
@@ -165,10 +162,10 @@ def record(path: Path, result: Result, faults: dict[str, tuple[Fault, ...]]) -> 
     known = {(entry["subject"], entry["fault"]): entry for entry in entries}
     # What a test said of a fault it caught is for who reads the run: it names files of the machine.
     message = "" if result.outcome == CAUGHT else result.message
-    known[result.subject, result.fault] = asdict(replace(result, message=message))
+    known[result.subject, result.fault] = asdict(replace(result, message=message, seconds=round(result.seconds, 1)))
     order = [(subject, fault.name) for subject, of_subject in faults.items() for fault in of_subject]
-    kept = [known[key] for key in order if key in known]
-    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    kept = [json.dumps(known[key]) for key in order if key in known]
+    path.write_text("[\n" + ",\n".join(kept) + "\n]\n", encoding="utf-8")
 
 
 def summary(results: Iterable[Result]) -> tuple[list[str], float]:

@@ -14,12 +14,12 @@ author = "the pytest-gpuperf authors"
 version = release = version_of("pytest-gpuperf")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "reference_pages"]
-exclude_patterns = ["dev"]  # measurements for authors, which the repository has
 smartquotes = False  # they make a dash of the two that begin an option
+exclude_patterns = ["adr", "design.md", "dev"]  # for contributors, who read them in the repository
 html_theme = "furo"
 html_title = "pytest-gpuperf"
 
 myst_heading_anchors = 3
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "undoc-members": False}
+autodoc_default_options = {"members": True, "undoc-members": False, "exclude-members": "__init__, __new__"}

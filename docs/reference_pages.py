@@ -20,7 +20,7 @@ from sphinx.util.docutils import SphinxDirective
 from pytest_gpuperf import __main__ as command_line
 from pytest_gpuperf.features import modules
 from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import SHARED, add_options
+from pytest_gpuperf.options import SHARED, NamedOptions, add_options, prefixed
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -29,10 +29,11 @@ _ROOT = Path(__file__).resolve().parents[1]
 class _Parser:
     """Takes the options of the core and of the features, in pytest's place."""
 
-    def __init__(self) -> None:
+    def __init__(self, of_features: NamedOptions) -> None:
         self.options: list[tuple[str, str]] = []
         self._groups = [SimpleNamespace(options=[])]  # a feature looks which names are taken
         self._anonymous = self._groups[0]
+        self._prefixed = {prefixed(name) for name in (*SHARED, *of_features)}
         self.keys: list[tuple[str, str]] = []
 
     def getgroup(self, *_: str) -> _Parser:
@@ -41,8 +42,8 @@ class _Parser:
 
     def addoption(self, *names: str, **settings: Any) -> None:
         """Takes an option with its help."""
-        if (short := names[-1].replace("--gpuperf-", "--")) in (*SHARED, "--profile"):
-            names = (short, names[-1])
+        if names[-1] in self._prefixed:
+            names = (names[-1].replace("--gpuperf-", "--"), names[-1])
         value = settings.get("metavar")
         shown = [f"`{name}`" for name in names if "=" not in name or len(names) == 1]
         if value and not str(settings.get("nargs", "")):
@@ -56,9 +57,12 @@ class _Parser:
 
 
 def _registered() -> _Parser:
-    parser = _Parser()
-    add_options(parser)  # type: ignore[arg-type]
-    for _, feature in modules("plugin"):
+    features = [feature for _, feature in modules("plugin")]
+    asked = [getattr(feature, "pytest_gpuperf_options", dict)() for feature in features]
+    of_features = {name: settings for some in asked for name, settings in some.items()}
+    parser = _Parser(of_features)
+    add_options(parser, of_features)  # type: ignore[arg-type]
+    for feature in features:
         getattr(feature, "pytest_addoption", lambda parser: None)(parser)
     return parser
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_gpuperf.baselines import provenance
 from pytest_gpuperf.baselines.adopt import adopt
 from pytest_gpuperf.baselines.compare import compare
-from pytest_gpuperf.baselines.merge import RELATIVE_BOUND, UpdatePolicy
+from pytest_gpuperf.baselines.merge import MINIMUM_SLOWDOWN, UpdatePolicy
 from pytest_gpuperf.baselines.mode import Mode
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.rename import RenameError, rename
@@ -54,9 +54,9 @@ def _adopt(options: argparse.Namespace) -> tuple[list[str], bool]:
     """What it says, and whether all was done."""
     if not options.reason.strip():
         options.refuse("--reason is empty: say why these results become baselines")
-    if not 0 < options.tolerance < float("inf"):
-        options.refuse(f"--tolerance must be a positive number, got {options.tolerance}")
-    policy = UpdatePolicy(Mode(options.mode), options.accept_regression, options.tolerance)
+    if not 0 < options.minimum_slowdown < float("inf"):
+        options.refuse(f"--minimum-slowdown must be a positive number, got {options.minimum_slowdown}")
+    policy = UpdatePolicy(Mode(options.mode), options.accept_regression, options.minimum_slowdown)
     stamp = provenance.stamp(Path.cwd(), options.reason)
     adopted = adopt(options.files, storage_at(options.baselines), policy, stamp)
     written = len(adopted.merged.written)
@@ -105,11 +105,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--accept-regression", action="store_true", help="write centres that are worse, too")
     command.add_argument(
-        "--tolerance",
+        "--minimum-slowdown",
         type=float,
-        default=RELATIVE_BOUND,
+        default=MINIMUM_SLOWDOWN,
         metavar="X",
-        help=f"relative loss that is no regression ({RELATIVE_BOUND})",
+        help=f"relative slowdown up to which a centre is as good as the stored one ({MINIMUM_SLOWDOWN})",
     )
     command = commands.add_parser("compare", help="show the figures of two files of one hardware side by side")
     command.set_defaults(run=_compare)

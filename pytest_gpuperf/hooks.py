@@ -9,19 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from pytest_gpuperf.fixtures.perf import Checks
+    from pytest_gpuperf.options import Options
     from pytest_gpuperf.report.terminal import Reported
+    from pytest_gpuperf.run.nodes import RunNodes
     from pytest_gpuperf.run.session import Session
+    from pytest_gpuperf.run.suspects import Held
+
+
+@pytest.hookspec
+def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
+    """Returns options of the feature by name, with what ``addoption`` takes besides ``dest``.
+
+    Each has two names: one with the prefix ``--gpuperf-``, and its own unless another plugin or a ``conftest.py`` has
+    it. ``--some-name`` sets ``config.option.gpuperf_some_name``. A run begins if the user gives one of them.
+    """
+    raise NotImplementedError
 
 
 @pytest.hookspec
 def pytest_gpuperf_is_given(config: pytest.Config) -> bool:
-    """Returns whether the user gave an option or an ini key of the feature, so that a run begins at once."""
+    """Returns whether the user gave another option or an ini key of the feature, so that a run begins at once."""
     raise NotImplementedError
 
 
@@ -31,6 +44,19 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
 
     Raises:
         pytest.UsageError: a value that cannot be meant, or options that exclude one another.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_gpuperf_nodes(config: pytest.Config, options: Options) -> RunNodes | None:
+    """Returns the nodes that start the ranks of the run; None for this machine.
+
+    Args:
+        config: pytest's.
+        options: what the user asked for.
+
+    Raises:
+        pytest.UsageError: the run cannot have them.
     """
 
 
@@ -95,6 +121,22 @@ def pytest_gpuperf_checked(item: pytest.Item, checks: Checks) -> None:
     Args:
         item: the test.
         checks: what it handed over.
+    """
+
+
+@pytest.hookspec
+def pytest_gpuperf_holds_gains(config: pytest.Config) -> bool:
+    """Returns whether the feature wants figures that gained in ``pytest_gpuperf_moved``, too."""
+    raise NotImplementedError
+
+
+@pytest.hookspec
+def pytest_gpuperf_moved(config: pytest.Config, tests: Sequence[Held]) -> None:
+    """All figures of a judged run are decided; nothing is reported yet of tests with figures that had moved.
+
+    Args:
+        config: pytest's.
+        tests: these tests; each takes other verdicts by ``decide``.
     """
 
 

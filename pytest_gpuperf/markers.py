@@ -17,7 +17,7 @@ from pytest_gpuperf.ranks.spec import AGENT_STORE, GPU, ISOLATIONS, LAUNCHER_VAR
 
 MARKERS = (
     "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, nccl_log=False, "
-    "launcher_env=False, seed='rank', nodes=None, per_node=None): run "
+    "launcher_env=False, nodes=None, per_node=None): run "
     "the test once for each world size, its programs on so many ranks; timeout is in seconds and for each run; "
     "device='cuda' or 'cpu' binds the test to one kind; isolation='process' gives it processes of its own, 'file' "
     "those of its test file, 'group' a process group on warm ones; env is a dict of environment variables for its "
@@ -25,10 +25,11 @@ MARKERS = (
     "rank 2 and 0 on all others; largest=True leaves out, on GPUs, what is smaller than the "
     "largest world that they hold; nccl_log=True keeps NCCL's log, which ctx.nccl_log() reads; launcher_env=True sets "
     "RANK, MASTER_ADDR and the other variables of torchrun and leaves the process group to the program; "
-    "seed='same' seeds all ranks alike, 'rank' each by its number; nodes deals the ranks evenly to so many nodes of a "
+    "nodes deals the ranks evenly to so many nodes of a "
     "cluster, or to all of them ('all'), per_node puts so many on each; without world sizes these say how many ranks "
     "there are",
-    "perf: a performance test; it measures one launch and is judged against this hardware's baseline",
+    "perf: a performance test; it measures one launch and is judged against this hardware's baseline; a test that uses "
+    "the fixture perf has this marker",
     "depends(scope, *figures): what figures of a perf test depend on: 'gpu' for one GPU, 'pair' for two, 'host' for "
     "the host with its sockets and disks, 'gpus' (the default) for all GPUs of the test; without names all its figures",
 )
@@ -40,13 +41,11 @@ _KEYWORDS = (
     "largest",
     "nccl_log",
     "launcher_env",
-    "seed",
     "nodes",
     "per_node",
 )
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 _DEVICES = ("cuda", "cpu")
-_SEEDS = ("rank", "same")
 ALL: Final = "all"
 """As a number of nodes: those that the run has."""
 
@@ -69,8 +68,6 @@ class RanksMarker:
     """Whether, on GPUs, no world runs that is smaller than the largest that they hold."""
     launcher_env: bool = False
     """Whether ranks have the environment of a launcher and open their process group themselves."""
-    seed: str = "rank"
-    """``same`` if all ranks are seeded alike."""
     nodes: int | Literal["all"] | None = None
     """On how many nodes the ranks are, as many on each; ``all``: those of the cluster; None if it does not matter."""
     per_node: int | None = None
@@ -153,7 +150,6 @@ def checked_ranks(sizes: tuple[Any, ...], keywords: Mapping[str, Any], where: st
         env=_environment(keywords.get("env"), _flag(keywords.get("nccl_log", False), "nccl_log", where), where),
         largest=_flag(keywords.get("largest", False), "largest", where),
         launcher_env=_launcher_env(keywords, where),
-        seed=_one_of(keywords.get("seed"), _SEEDS, "seed", where) or "rank",
         nodes=nodes,
         per_node=per_node,
     )

@@ -55,22 +55,6 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "--cluster",
-        {
-            "default": None,
-            "metavar": "ADDRESS|auto",
-            "help": "run ranks on the nodes of a Ray cluster: host:port of its head, or that of this machine (auto); "
-            "needs pytest-gpuperf[cluster]",
-        },
-    ),
-    (
-        "--allow-unlike-nodes",
-        {
-            "action": "store_true",
-            "help": "with --cluster: run on nodes whose GPUs or links differ",
-        },
-    ),
-    (
         "--require-gpus",
         {
             "action": "store_true",
@@ -199,9 +183,11 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
 _MODES: dict[str, Sequence[str]] = {"--update-baselines": [mode.value for mode in Mode]}
 
 _NEGATIONS = ("--no-resume", "--no-strict-baselines")
+NamedOptions = Mapping[str, Mapping[str, Any]]
+"""What ``addoption`` takes, by the names of options."""
 OPTIONS = (*_OPTIONS, *RACE_OPTIONS)
 """All options by their short names, with what ``addoption`` takes."""
-SHARED = ("--gpus", "--cluster", "--smoke", "--resume", "--explain", "--environment")
+SHARED = ("--gpus", "--smoke", "--resume", "--environment")
 """Names that other plugins and ``conftest.py`` files use; such an option has another one, with our prefix.
 
 The short name is registered last, so that others may have it. Until then pytest takes the value for a file, and looks
@@ -230,10 +216,9 @@ _INI: tuple[tuple[str, str, str], ...] = (
         "3600",
         "seconds to wait for GPUs or cores that other tests on this machine have leased",
     ),
-    ("gpuperf_node_timeout", "15", "seconds in which a node of a cluster must answer; one that does not is lost"),
     ("gpuperf_leases", "", "folder of the leases, one for all users of the machine (default: /tmp/gpuperf-leases)"),
-    ("gpuperf_tolerance", "0.05", "the relative loss that a run must find wherever the noise allows it"),
-    ("gpuperf_min_effect", "0.015", "the relative loss that is never worth a failure, however sure"),
+    ("gpuperf_minimum_slowdown", "0.05", "the smallest relative slowdown that a run must find if the noise allows it"),
+    ("gpuperf_min_effect", "0.015", "the relative slowdown up to which no test fails, however sure the judge is"),
 )
 
 
@@ -279,12 +264,6 @@ class Options:
     """Whether a run fails if a figure is undecided."""
     run: str | None = None
     """Names the run to all of its workers; None if it has one process."""
-    cluster: str | None = None
-    """The address of a Ray cluster; None for this machine alone."""
-    unlike_nodes: bool = False
-    """Whether the nodes of a cluster may differ in hardware."""
-    node_timeout: float = 15.0
-    """Seconds in which a node of a cluster must answer."""
     largest_worlds: bool = False
     """Whether each test has only the largest of its worlds."""
     delay_seed: int | None = None
@@ -335,7 +314,7 @@ class Options:
                 raise pytest.UsageError(f"{option} is for a run that records baselines: add --update-baselines")
         if config.getoption("gpuperf_require_gpus") and gpus == 0:
             raise pytest.UsageError("--require-gpus needs GPUs, and this run uses none: add --gpus N")
-        if update and _distributed(config):
+        if update and is_distributed(config):
             raise pytest.UsageError(
                 "--update-baselines records launches one after another, and xdist's workers would each record some: "
                 "drop -n"
@@ -351,28 +330,8 @@ class Options:
         if race.against is not None and (update or smoke):
             other = "--update-baselines" if update else "--smoke"
             raise pytest.UsageError(f"--against, --against-python and --bisect race what tests measure: drop {other}")
-        cluster = config.getoption("gpuperf_cluster")
-        if cluster is not None and _distributed(config):
-            raise pytest.UsageError(
-                "--cluster gives one process all nodes, and xdist's workers would each want them: drop -n"
-            )
-        unlike = bool(config.getoption("gpuperf_allow_unlike_nodes"))
-        if unlike and cluster is None:
-            raise pytest.UsageError("--allow-unlike-nodes is about the nodes of a cluster: add --cluster")
-        if cluster is not None and race.against is not None:
-            raise pytest.UsageError(
-                "--against, --against-python and --bisect race two codes on one machine, as no other code is checked "
-                "out on the nodes of a cluster: drop --cluster; its figures are held against its record"
-            )
-        if cluster is not None and race.explain:
-            raise pytest.UsageError(
-                "--explain races runs with other variables on one machine, and the nodes of a cluster have their own: "
-                "drop --cluster"
-            )
-        if race.against is not None and _distributed(config):
+        if race.against is not None and is_distributed(config):
             raise pytest.UsageError("--against, --against-python and --bisect race all tests together: drop -n")
-        if race.explain:
-            _require_a_record(config, race, update=update, smoke=smoke)
         return cls(
             gpus=gpus,
             require_gpus=bool(config.getoption("gpuperf_require_gpus")),
@@ -382,14 +341,13 @@ class Options:
             launches=(launches or DEFAULT_LAUNCHES) if update else 1,
             reason=config.getoption("gpuperf_reason"),
             baselines=_baselines(config),
-            timeout=_positive(config, "gpuperf_timeout"),
-            example_timeout=_positive(config, "gpuperf_example_timeout"),
-            grace=_positive(config, "gpuperf_grace"),
-            lease_timeout=_positive(config, "gpuperf_lease_timeout"),
+            timeout=positive(config, "gpuperf_timeout"),
+            example_timeout=positive(config, "gpuperf_example_timeout"),
+            grace=positive(config, "gpuperf_grace"),
+            lease_timeout=positive(config, "gpuperf_lease_timeout"),
             leases=_leases(config),
             run=_run(config),
-            # Ranks of a cluster are forked on its nodes, whose environment is theirs.
-            hash_seed=(seed := hash_seed(os.environ, _run(config)) if cluster is None else ""),
+            hash_seed=(seed := hash_seed(os.environ, _run(config))),
             hashes_by_rank=seed_by_rank(seed) if config.getoption("gpuperf_hash_by_rank") else "",
             delay_seed=_delay_seed(config.getoption("gpuperf_delay_ranks"), _run(config)),
             policy=_policy(config),
@@ -401,34 +359,8 @@ class Options:
             race=race,
             environment_fails=_fails(config.getoption("gpuperf_environment")),
             undecided_fails=_in_ci() if (fails := _fails(config.getoption("gpuperf_undecided"))) is None else fails,
-            cluster=cluster,
-            unlike_nodes=unlike,
-            node_timeout=_positive(config, "gpuperf_node_timeout"),
             largest_worlds=bool(config.getoption("gpuperf_largest_worlds")),
         )
-
-
-def _require_a_record(config: pytest.Config, race: RaceOptions, *, update: bool, smoke: bool) -> None:
-    """Refuses --explain where no figure is held against a record, or not all in one process."""
-    other = next(
-        (
-            name
-            for name, given in (
-                ("--update-baselines", update),
-                ("--smoke", smoke),
-                ("--against, --against-python or --bisect", race.against is not None),
-            )
-            if given
-        ),
-        None,
-    )
-    if other is not None:
-        raise pytest.UsageError(
-            f"--explain looks for what moved figures since they were recorded, and {other} judges none by a record: "
-            "drop one of them"
-        )
-    if _distributed(config):
-        raise pytest.UsageError("--explain races all figures that moved together: drop -n")
 
 
 def is_worker(config: pytest.Config) -> bool:
@@ -455,9 +387,16 @@ def _run(config: pytest.Config) -> str | None:
     return str(vars(config)["workerinput"]["testrunuid"]) if is_worker(config) else None
 
 
-def add_options(parser: pytest.Parser) -> None:
-    """Registers options and ini keys; without the short names of those options that have another."""
+def add_options(parser: pytest.Parser, of_features: NamedOptions) -> None:
+    """Registers options and ini keys; without the short names of those options that have another.
+
+    Args:
+        parser: takes them.
+        of_features: by their short names, what ``addoption`` takes.
+    """
     group = parser.getgroup(GROUP, "multi-GPU correctness and performance")
+    for name, settings in of_features.items():
+        group.addoption(prefixed(name), **{**settings, "dest": _dest(name)})
     for name, settings in OPTIONS:
         modes = [f"{name}={mode}" for mode in _MODES.get(name, ())]
         names = [prefixed(name)] if name in SHARED else [name, *modes]
@@ -466,7 +405,7 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(key, text, default=default)
 
 
-def add_short_options(parser: pytest.Parser, taken: Mapping[str, str]) -> list[str]:
+def add_short_options(parser: pytest.Parser, taken: Mapping[str, str], of_features: NamedOptions) -> list[str]:
     """Registers the short names that nobody else has; returns those that another plugin or a ``conftest.py`` has.
 
     It is called when all of these have registered theirs, since pytest refuses the second option of one name.
@@ -474,10 +413,11 @@ def add_short_options(parser: pytest.Parser, taken: Mapping[str, str]) -> list[s
     Args:
         parser: takes them.
         taken: names of options that it has already, with the attribute that each sets.
+        of_features: by their short names, what ``addoption`` takes.
     """
     group = parser.getgroup(GROUP)
-    for name, settings in OPTIONS:
-        if name in SHARED and name not in taken:
+    for name, settings in _shared(of_features).items():
+        if name not in taken:
             group.addoption(name, **{**settings, "dest": _dest(name), "help": f"short for {prefixed(name)}"})
     others = []
     for long, attribute in taken.items():  # those of features, too
@@ -487,19 +427,25 @@ def add_short_options(parser: pytest.Parser, taken: Mapping[str, str]) -> list[s
     return others
 
 
-def without_values(words: Sequence[str], args: Sequence[str]) -> list[str]:
+def without_values(words: Sequence[str], args: Sequence[str], of_features: NamedOptions) -> list[str]:
     """Words that pytest took for files before it knew the short names, less those that are values of these.
 
     Args:
         words: what it took for files.
         args: the whole command line.
+        of_features: by their short names, what ``addoption`` takes.
     """
-    takes_value = {name for name, settings in OPTIONS if name in SHARED and not settings.keys() & {"nargs", "action"}}
+    shared = _shared(of_features)
+    takes_value = {name for name, settings in shared.items() if not settings.keys() & {"nargs", "action"}}
     kept = list(words)
     for name, value in pairwise(args):
         if name in takes_value and value in kept:
             kept.remove(value)
     return kept
+
+
+def _shared(of_features: NamedOptions) -> NamedOptions:
+    return {**{name: settings for name, settings in OPTIONS if name in SHARED}, **of_features}
 
 
 def prefixed(name: str) -> str:
@@ -513,10 +459,10 @@ def _dest(name: str) -> str:
     return "gpuperf_" + words.replace("-", "_")
 
 
-def is_given(config: pytest.Config) -> bool:
-    """Whether the user gave an option of the plugin, or one of its ini keys."""
-    for name, settings in OPTIONS:
-        if getattr(config.option, _dest(name)) != settings.get("default", False):
+def is_given(config: pytest.Config, of_features: NamedOptions) -> bool:
+    """Whether the user gave an option of the core, one of these of features, or an ini key of the core."""
+    for name, settings in (*OPTIONS, *of_features.items()):
+        if getattr(config.option, _dest(name)) != settings.get("default", False if "action" in settings else None):
             return True
     return any(config.getini(key) != default for key, default, _ in _INI)
 
@@ -549,7 +495,12 @@ def _leases(config: pytest.Config) -> Path:
     return config.rootpath / folder if folder else LEASES
 
 
-def _positive(config: pytest.Config, key: str) -> float:
+def positive(config: pytest.Config, key: str) -> float:
+    """The value of an ini key.
+
+    Raises:
+        pytest.UsageError: it is no positive number.
+    """
     text = config.getini(key)
     try:
         value = float(text)
@@ -563,14 +514,15 @@ def _positive(config: pytest.Config, key: str) -> float:
 def _policy(config: pytest.Config) -> Policy:
     from pytest_gpuperf.verdicts.rule import Policy  # each pytest run imports this module, and few judge
 
-    tolerance, min_effect = _positive(config, "gpuperf_tolerance"), _positive(config, "gpuperf_min_effect")
+    slowdown, min_effect = positive(config, "gpuperf_minimum_slowdown"), positive(config, "gpuperf_min_effect")
     try:
-        return Policy(detect=tolerance, min_effect=min_effect)
+        return Policy(minimum_slowdown=slowdown, min_effect=min_effect)
     except ValueError as error:
-        raise pytest.UsageError(f"ini keys gpuperf_tolerance and gpuperf_min_effect: {error}") from error
+        raise pytest.UsageError(f"ini keys gpuperf_minimum_slowdown and gpuperf_min_effect: {error}") from error
 
 
-def _distributed(config: pytest.Config) -> bool:
+def is_distributed(config: pytest.Config) -> bool:
+    """Whether xdist's workers run the tests."""
     if is_worker(config):
         return True
     return bool(config.getoption("numprocesses", None)) or bool(config.getoption("tx", None))

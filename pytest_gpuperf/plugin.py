@@ -16,7 +16,7 @@ import pytest
 from pytest_gpuperf import hooks
 from pytest_gpuperf.features import modules
 from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import add_options, add_short_options, is_given, without_values
+from pytest_gpuperf.options import NamedOptions, add_options, add_short_options, is_given, without_values
 from pytest_gpuperf.parser_internals import registered
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.run.active import OTHERS, SESSION, begin, hooks_of
@@ -37,9 +37,14 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
         pluginmanager.register(feature, f"gpuperf-{name}")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Registers options and ini keys."""
-    add_options(parser)
+    add_options(parser, _of_features(pluginmanager))
+
+
+def _of_features(pluginmanager: pytest.PytestPluginManager) -> NamedOptions:
+    """Options of features that have two names."""
+    return {name: settings for some in pluginmanager.hook.pytest_gpuperf_options() for name, settings in some.items()}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,7 +53,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     if not config.getoption("fulltrace", False):
         config.pluginmanager.register(BriefInterrupt(), "gpuperf-brief-interrupt")
-    if is_given(config) or any(config.hook.pytest_gpuperf_is_given(config=config)) or _is_arm(config):
+    if (
+        is_given(config, _of_features(config.pluginmanager))
+        or any(config.hook.pytest_gpuperf_is_given(config=config))
+        or _is_arm(config)
+    ):
         begin(config)
     else:
         config.pluginmanager.register(_Reports(config), "gpuperf-reports")
@@ -131,9 +140,10 @@ def pytest_load_initial_conftests(
 ) -> Generator[None, None, None]:
     """Registers short names of options once plugins and ``conftest.py`` files have registered theirs."""
     known = early_config.known_args_namespace
-    known.file_or_dir = without_values(known.file_or_dir, args)
+    of_features = _of_features(early_config.pluginmanager)
+    known.file_or_dir = without_values(known.file_or_dir, args, of_features)
     yield
-    early_config.stash[OTHERS] = add_short_options(parser, registered(parser))
+    early_config.stash[OTHERS] = add_short_options(parser, registered(parser), of_features)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -155,20 +165,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuses baselines that cannot be read before anything is measured."""
     if run := hooks_of(session.config):
         run.collection_finish(session)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Holds a suspect's report back until more launches have decided."""
-    return run.runtest_protocol(item, nextitem) if (run := hooks_of(item.config)) else None
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Decides about the suspects once every test has run, or asks NCCL for a recording what it chose."""
-    if (run := hooks_of(session.config)) is None:
-        return (yield)
-    return (yield from run.runtestloop(session))
 
 
 @pytest.hookimpl(wrapper=True)

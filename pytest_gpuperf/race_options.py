@@ -53,14 +53,6 @@ RACE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "--explain",
-        {
-            "action": "store_true",
-            "help": "for each figure that moved, put back the variables that differ from its record, race that against "
-            "the run as it is, and name the variables that explain it",
-        },
-    ),
-    (
         "--environment",
         {
             "choices": ("fail", "warn"),
@@ -95,8 +87,6 @@ class RaceOptions:
     """Whether to find the commit that made a test slower."""
     budget: float | None = None
     """Seconds that fresh launches may take; None for no limit."""
-    explain: bool = False
-    """Whether to find the variables that moved a figure."""
 
 
 def race_options(config: pytest.Config) -> RaceOptions:
@@ -125,5 +115,4 @@ def race_options(config: pytest.Config) -> RaceOptions:
         build=config.getoption("gpuperf_against_build"),
         bisect=good is not None,
         budget=budget,
-        explain=bool(config.getoption("gpuperf_explain")),
     )

@@ -133,7 +133,7 @@ def replaced(page: str, rows: str) -> str:
 
 def with_faults(page: str, name: str, row: Row) -> str:
     """Return the page of a subject with its number of faults."""
-    of = f"{row.caught} of {row.faults} ([list](../../benchmarks/mutants/tables/{name}.py))."
+    of = f"{row.caught} of {row.faults} (in `benchmarks/mutants/faults/{name}`)."
     return CAUGHT.sub(f"Recorded faults caught: {of if row.faults else 'none are recorded.'}", page)
 
 

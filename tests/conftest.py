@@ -4,6 +4,7 @@ import gc
 import importlib.metadata
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings  # also so that not each run of pytest in this process imports it anew
@@ -21,13 +22,17 @@ LONG = (
     "acceptance/test_command.py",
     "benchmarks/test_against_itself.py",
     "benchmarks/test_judge_resampled.py",
+    "benchmarks/test_launch_profile.py",
+    "benchmarks/test_machine_tour.py",
     "benchmarks/test_mutations.py",
+    "benchmarks/test_nodes_of_one_machine.py",
+    "benchmarks/test_turns.py",
     "cluster/",
     "faults/",
+    "fixtures/test_ranks_hashes.py",
     "mutating/test_mutating.py",
-    "options/test_shared_names.py",
     "parity/test_right_programs.py",
-    "run/test_explaining.py",
+    "explaining/test_explaining.py",
     "run/test_hash_seed.py",
     "run/test_judged_run.py",
     "run/test_real_races.py",
@@ -39,10 +44,24 @@ LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests that take long by their files."""
+    """Marks tests that take long by their files, and begins with these: no worker shall end with one.
+
+    Tests of clusters stay where they are, since they mostly wait, and others can use the cores meanwhile.
+    """
     for item in items:
         if item.path.relative_to(Path(__file__).parent).as_posix().startswith(LONG):
             item.add_marker("long")
+    items.sort(key=lambda item: item.get_closest_marker("long") is None or "cluster" in item.path.parts)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """Returns what gives files to workers under ``--dist loadfile``."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.scheduling import SchedulingByCluster
+
+    return SchedulingByCluster(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:

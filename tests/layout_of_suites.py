@@ -1,4 +1,4 @@
-"""The rules of a subject's folder, so that who knows one subject knows all; docs/adding-a-suite.md explains them."""
+"""The rules of a subject's folder, which is alike for all subjects; docs/dev/adding-a-suite.md explains them."""
 
 from __future__ import annotations
 

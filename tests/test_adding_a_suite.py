@@ -13,8 +13,8 @@ import pytest
 
 from tests.whole_run import ROOT, environment
 
-PAGE = ROOT / "docs" / "adding-a-suite.md"
-_BLOCK = re.compile(r"(?:^(Add to )?`([\w/.]+)`\n\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGE = ROOT / "docs" / "dev" / "adding-a-suite.md"
+_BLOCK = re.compile(r"(?:^(Add to )?`([\w/.-]+)`\n\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def checkout(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "benchmarks" / "mutants", mutants)
     for name in ("__init__.py", "mutations.py", "pytest_command.py"):
         shutil.copy(ROOT / "benchmarks" / name, mutants.parent)
-    for table in mutants.glob("tables/[!_]*.py"):
-        table.unlink()
+    shutil.rmtree(mutants / "faults")
     (tmp_path / "docs" / "suites").mkdir(parents=True)
-    shutil.copy(PAGE, tmp_path / "docs")
+    (tmp_path / "docs" / "dev").mkdir()
+    shutil.copy(PAGE, tmp_path / "docs" / "dev")
     shutil.copy(ROOT / "docs" / "suites" / "README.md", tmp_path / "docs" / "suites")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path

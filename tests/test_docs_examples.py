@@ -1,8 +1,10 @@
-"""The pages' examples: their files are written, their commands run, and what they print is what the page shows.
+"""The pages' examples run: every Python block, and on pages with commands, the output is the one that the page shows.
 
-On a page, a line with a file's name stands above the file's text. A block ``console`` holds commands behind ``$``, and
-the lines that each prints; ``…`` stands for any text, alone on a line for any lines. The comment
+On a page with commands, a line with a file's name is above the file's text. A block ``console`` contains commands after
+``$``, and the lines that each prints; ``…`` means any text, on its own line any lines. The comment
 ``<!-- step takes 2.8 ms -->`` sets the time that the made-up GPUs measure from there on.
+
+The Python blocks of any other page make one test file, in their order, which passes with ``--smoke``.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
+import textwrap
 from collections.abc import Sequence
+from pathlib import Path, PurePath
 
 import pytest
 import torch  # noqa: F401  # here, so that not each run of pytest in this process imports it anew
@@ -20,14 +24,25 @@ from pytest_gpuperf.figures.conditions import FIT, Conditions
 from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from tests import fake_gpus
-from tests.whole_run import ROOT
+from tests.whole_run import ROOT, run_pytest, write
 
 PAGES = (
     "docs/quickstart.md",
     "docs/guard-a-repository.md",
-    "docs/update-baselines.md",
+    "docs/baselines.md",
     "docs/debug-a-hang.md",
 )
+"""Pages with commands."""
+ELSEWHERE = {
+    "README.md": "tests/test_readme.py",
+    "docs/dev/adding-a-suite.md": "tests/test_adding_a_suite.py",
+    "docs/migrating.md": "tests/run/test_launcher_skips.py",
+    "docs/reference/hooks.md": "tests/test_features.py",
+}
+"""Pages with a test of their own, which runs their Python blocks."""
+FAILING = {"docs/is-it-rounding.md": "test_data_parallel[2ranks-1.weight]"}
+"""Tests on pages that show a failure; tests/parity/test_page.py reads that one's report."""
+_PYTHON = re.compile(r"^( *)```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _PARTS = re.compile(
     r"^<!-- step takes (?P<milliseconds>[\d.]+) ms -->$"
     r"|^`(?P<changed>[\w.]+)`: replace `(?P<old>[^`]+)` by `(?P<new>[^`]+)`$"
@@ -119,6 +134,34 @@ def test_a_page_shows_what_its_commands_print(
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("CI", raising=False)
     assert Page(pytester, monkeypatch, capsys).follow((ROOT / page).read_text(encoding="utf-8"))
+
+
+def python_blocks(page: str) -> list[str]:
+    """Return the Python blocks of a page, without their indentation."""
+    return [textwrap.dedent(text) for _, text in _PYTHON.findall((ROOT / page).read_text(encoding="utf-8"))]
+
+
+def pages_with_python() -> list[str]:
+    """Return the pages with Python blocks that no other test runs; those of the suites show excerpts."""
+    pages = [str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md") if page.parent.name != "suites"]
+    return sorted(page for page in pages if page not in {*PAGES, *ELSEWHERE} and python_blocks(page))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", pages_with_python())
+def test_all_python_of_a_page_runs(page: str, tmp_path: Path) -> None:
+    source = "\n\n".join([*python_blocks(page), "def test_all_blocks_were_run(): pass\n"])
+    write(tmp_path, {"test_page.py": source, "pytest.ini": "[pytest]\n"})
+    run = run_pytest(tmp_path, "--smoke")
+    failed = [name for name, outcome in run.outcomes.items() if outcome not in ("PASSED", "SKIPPED")]
+    assert failed == [FAILING[page]] if page in FAILING else not failed, run.text
+    assert run.outcomes["test_all_blocks_were_run"] == "PASSED", run.text
+
+
+@pytest.mark.parametrize("page", sorted(ELSEWHERE))
+def test_a_page_is_run_by_its_own_test(page: str) -> None:
+    assert python_blocks(page)
+    assert PurePath(page).name in (ROOT / ELSEWHERE[page]).read_text(encoding="utf-8")
 
 
 def test_a_page_that_shows_something_else_fails() -> None:

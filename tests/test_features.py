@@ -25,6 +25,8 @@ BROUGHT = {
     "recovery": (None, "recover"),
 }
 """The option and the command of a feature."""
+APART = {"cluster": "--cluster=auto", "explaining": "--explain"}
+"""An option that needs more than a run without GPUs has."""
 NEEDS = {"acceptance": {"doctor", "page", "recovery"}}
 """What a feature is made of: accept asks the doctor, writes a page, and reads what a phase left that was killed."""
 TESTS = """
@@ -82,9 +84,14 @@ def test_without_a_feature_the_core_and_all_others_work(feature: str, tmp_path: 
         if command is not None:
             assert (command in offered) == (name in others)
         if option is not None and name not in others:
-            refused = run(folder, env, "pytest", option)
-            assert refused.returncode == pytest.ExitCode.USAGE_ERROR
-            assert "unrecognized arguments" in refused.stderr
+            assert_unknown(run(folder, env, "pytest", option))
+    if feature in APART:
+        assert_unknown(run(folder, env, "pytest", APART[feature]))
+
+
+def assert_unknown(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "unrecognized arguments" in done.stderr
 
 
 def test_every_feature_has_hooks_or_a_command() -> None:

@@ -14,7 +14,7 @@ WRONG = [
     (
         "2, size=3",
         "has no keyword 'size'; it takes world sizes, and timeout, device, isolation, env, largest, nccl_log, "
-        "launcher_env, seed, nodes and per_node",
+        "launcher_env, nodes and per_node",
     ),
     ("0", "takes world sizes of 1 or more as integers, got 0"),
     ("-1", "takes world sizes of 1 or more as integers, got -1"),
@@ -77,7 +77,6 @@ WRONG = [
     ("4, nodes='all'", "takes nodes='all' without world sizes, which the cluster's nodes say, got 4"),
     ("3, nodes=2", "cannot deal 3 ranks evenly with nodes=2"),
     ("8, nodes=2, per_node=2", "cannot deal 8 ranks evenly with nodes=2"),
-    ("2, seed='equal'", "takes seed='rank' or seed='same', got 'equal'"),
 ]
 
 
@@ -293,7 +292,7 @@ def test_markers_are_listed(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(
         [
             "@pytest.mark.ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, "
-            "nccl_log=False, launcher_env=False, seed='rank', nodes=None, "
+            "nccl_log=False, launcher_env=False, nodes=None, "
             "per_node=None)*",
             "@pytest.mark.perf: *",
         ]

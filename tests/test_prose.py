@@ -1,13 +1,17 @@
-"""The length of the sentences that users read: README, changelog, the pages, and the pages of the suites.
+"""The prose that users read: the length of its sentences, and the words that it avoids (tests/words.toml).
 
-What is counted is prose: headings, tables, code, and the lists of directives are left out.
+Sentences are counted without headings, tables, code, and lists of directives. Words are searched in all but code.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import statistics
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -73,3 +77,52 @@ def test_long_sentences_are_found() -> None:
     assert "2 of more than 30" in lengths(page).complaint
     assert lengths("A b c. " * 60 + page).complaint == ""
     assert "of 18.0 words on average" in lengths(" ".join(["Word"] * 18) + ".").complaint
+
+
+_WORDS = tomllib.loads((ROOT / "tests" / "words.toml").read_text(encoding="utf-8"))
+_NOT_YET = ("CHANGELOG.md", "docs/suites/", "docs/evidence.md", "docs/dev/judging.md", "docs/dev/measurements.md")
+"""Files and folders whose words are not searched yet."""
+
+
+def avoided(text: str, words: Mapping[str, str]) -> list[str]:
+    """Return a complaint for each line with a word that the list replaces."""
+    return [
+        f"line {number}: {found[0]!r}: say {instead}"
+        for number, line in enumerate(text.splitlines(), 1)
+        for word, instead in words.items()
+        for found in re.finditer(rf"\b(?:{word})\b", line, re.IGNORECASE)
+    ]
+
+
+def prose(page: str) -> str:
+    """Return a page with its lines, without code and the targets of links."""
+    text = _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), page)
+    return re.sub(r"`[^`]*`", lambda code: "code" + "\n" * code[0].count("\n"), _LINK.sub(r"\1", text))
+
+
+def texts(module: Path) -> Iterator[str]:
+    """Yield the docstrings, messages and help texts of a module: its strings with a space."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.value
+
+
+@pytest.mark.parametrize(
+    "page", [name for page in PAGES if not (name := str(page.relative_to(ROOT))).startswith(_NOT_YET)]
+)
+def test_a_page_uses_the_words_of_the_field(page: str) -> None:
+    assert avoided(prose((ROOT / page).read_text(encoding="utf-8")), _WORDS["everywhere"] | _WORDS["pages"]) == []
+
+
+def test_the_code_uses_the_words_of_the_field() -> None:
+    modules = sorted((ROOT / "pytest_gpuperf").rglob("*.py"))
+    found = {str(path.relative_to(ROOT)): avoided("\n".join(texts(path)), _WORDS["everywhere"]) for path in modules}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+def test_a_word_is_found_with_its_line_and_not_in_code() -> None:
+    page = "A run tells.\n\n```\ntells\n```\n`tells` and\nBESIDE [it](beside.md)\n"
+    assert avoided(prose(page), {"tell|tells": "show", "beside": "next to"}) == [
+        "line 1: 'tells': say show",
+        "line 7: 'BESIDE': say next to",
+    ]

@@ -13,7 +13,7 @@ def test_the_examples_of_the_readme_run(tmp_path: Path) -> None:
     examples = "\n\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
     assert examples.count('device="cuda")') == 1
     # The one that measures needs GPUs; without the binding --smoke tries its body on gloo.
-    on_cpus = examples.replace('ranks(2, 4, 8, device="cuda")', "ranks(2)")
+    on_cpus = examples.replace('ranks(2, 4, device="cuda")', "ranks(2)")
     write(tmp_path, {"test_readme.py": on_cpus, "pytest.ini": "[pytest]\n"})
     run = run_pytest(tmp_path, "--smoke")
     run.result.assert_outcomes(passed=3)

@@ -1,4 +1,4 @@
-"""Each subject has the files that docs/adding-a-suite.md names, and a page."""
+"""Each subject has the files that docs/dev/adding-a-suite.md names, and a page."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def test_a_subject_is_like_the_others(subject: str) -> None:
 
 
 def test_the_page_names_every_file_that_a_subject_may_have() -> None:
-    page = (DOCS / "adding-a-suite.md").read_text(encoding="utf-8")
+    page = (DOCS / "dev" / "adding-a-suite.md").read_text(encoding="utf-8")
     files = [*REQUIRED, *OPTIONAL, *(f"{name}.py" for name in HELPERS), *(f"test_{aspect}.py" for aspect in ASPECTS)]
     assert [file for file in files if f"`{file}`" not in page] == []

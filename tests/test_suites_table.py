@@ -159,7 +159,7 @@ def test_a_subjects_page_has_its_number_of_faults(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(SystemExit, match=message):
         table.main(["--check"])
     table.main([])
-    line = "Recorded faults caught: 4 of 5 ([list](../../benchmarks/mutants/tables/scan.py)).\n"
+    line = "Recorded faults caught: 4 of 5 (in `benchmarks/mutants/faults/scan`).\n"
     assert page.with_name("scan.md").read_text() == f"# Scan\n\n{line}"
     assert page.with_name("plain.md").read_text() == "# Plain\n"
     assert table.with_faults("Recorded faults caught: 1 of 1\n", "new", rows["new"]) == (

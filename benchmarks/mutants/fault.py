@@ -39,6 +39,6 @@ class Fault:
         if (found := source.count(self.old)) != 1:
             raise ValueError(
                 f"the fault {self.name!r} replaces {self.old!r}, which {self.module} holds {found} times, not once: "
-                "write the text anew from the module's source"
+                "copy the text from the module's source"
             )
         return source.replace(self.old, self.new)

@@ -25,7 +25,7 @@ class Loss:
     """The anchor, if the old centre is its own; None if it is the stored one."""
 
 
-def losses(test: str, old: TestBaseline, new: TestBaseline, tolerance: float) -> list[Loss]:
+def losses(test: str, old: TestBaseline, new: TestBaseline, minimum_slowdown: float) -> list[Loss]:
     """Metrics that are worse than what is stored, or than their anchor, by more than the bound.
 
     The bound is what a run has to find. It does not grow with the spread: one bad launch, or launches of a slower
@@ -35,7 +35,7 @@ def losses(test: str, old: TestBaseline, new: TestBaseline, tolerance: float) ->
         test: Node id.
         old: What is stored.
         new: What would replace it.
-        tolerance: The bound, as a ratio minus 1.
+        minimum_slowdown: The bound, as a ratio minus 1.
     """
     found = []
     for name, metric in comparable(old, new).items():
@@ -44,9 +44,9 @@ def losses(test: str, old: TestBaseline, new: TestBaseline, tolerance: float) ->
         if metric.anchor is not None:
             earlier.append((metric.anchor.center, metric.anchor))
         for before, anchor in earlier:
-            if gain(metric.better, before, center) < -math.log1p(tolerance):
+            if gain(metric.better, before, center) < -math.log1p(minimum_slowdown):
                 change = change_of(metric.better, before, center)
-                found.append(Loss(test, name, metric.unit, before, center, change, tolerance, anchor))
+                found.append(Loss(test, name, metric.unit, before, center, change, minimum_slowdown, anchor))
                 break
     return found
 

@@ -20,7 +20,7 @@ from pytest_gpuperf.baselines.schema import (
 )
 
 # Two centres are medians of many launches each, and differ by more than this for a reason.
-RELATIVE_BOUND = 0.05
+MINIMUM_SLOWDOWN = 0.05
 
 MIN_EFFECT = 0.015  # the smallest change of a centre that means anything
 MOVED = MIN_EFFECT / 3  # what is less than this changes no verdict, and would only change lines to review
@@ -44,7 +44,7 @@ class UpdatePolicy:
 
     mode: Mode = Mode.MOVED
     accept_regression: bool = False
-    tolerance: float = RELATIVE_BOUND
+    minimum_slowdown: float = MINIMUM_SLOWDOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +114,19 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
         if policy.mode is Mode.MOVED and not _stale(old, new) and not _moved(old, new):
             unmoved.append(test)
             continue
-        found = losses(test, old, new, policy.tolerance)
+        found = losses(test, old, new, policy.minimum_slowdown)
         moved = {loss.name for loss in found}
         if policy.mode is Mode.APPEND:
             # Launches of a slower program need not move the centre to spoil the spread.
             found += [
                 loss
-                for loss in losses(test, old, measured, policy.tolerance)
+                for loss in losses(test, old, measured, policy.minimum_slowdown)
                 if loss.name not in moved and len(measured.metrics[loss.name].launches) >= FEWEST_APPENDED
             ]
         if found:
             lost[test] = found
         if not found or policy.accept_regression:
-            entries[test] = _settled(old, new, moved, policy.tolerance, described)
+            entries[test] = _settled(old, new, moved, policy.minimum_slowdown, described)
             if old.expected.keys() - entries[test].expected.keys() - moved:
                 dropped.append(test)
     accepted = tuple(loss for test, found in lost.items() if test in entries for loss in found)
@@ -247,14 +247,14 @@ def _moved(old: TestBaseline, new: TestBaseline) -> bool:
 
 
 def _settled(
-    old: TestBaseline, new: TestBaseline, lost: set[str], tolerance: float, described: Mapping[str, LaunchInfo]
+    old: TestBaseline, new: TestBaseline, lost: set[str], minimum_slowdown: float, described: Mapping[str, LaunchInfo]
 ) -> TestBaseline:
     anchors = {}
     stays = comparable(old, new)
     for name, metric in stays.items():
         # A file of schema 1 has no anchors: what it says now is the oldest that is known.
         anchor = metric.anchor or _anchor(metric, described)
-        bound = math.log1p(tolerance)
+        bound = math.log1p(minimum_slowdown)
         if name not in lost and gain(metric.better, anchor.center, new.metrics[name].center) <= bound:
             anchors[name] = anchor
     # What a reviewer wrote is about the body that was there.

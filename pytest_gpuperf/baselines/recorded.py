@@ -127,7 +127,7 @@ def save(storage: Storage, candidate: Baselines, policy: UpdatePolicy, stamp: St
     try:
         storage.update(key, change)
     except BaselineError as error:
-        whole = merge(Baselines(key, match), candidate, UpdatePolicy(tolerance=policy.tolerance), stamp)
+        whole = merge(Baselines(key, match), candidate, UpdatePolicy(minimum_slowdown=policy.minimum_slowdown), stamp)
         try:
             elsewhere = storage_at(Path(tempfile.mkdtemp(prefix="gpuperf-")))
             elsewhere.update(key, lambda _: whole.baselines)

@@ -35,7 +35,7 @@ class Context:
     device: torch.device
     """``cuda:<local_rank>`` with nccl, ``cpu`` with gloo."""
     seed: int
-    """Differs by rank and by test, and is the same in every run of the test. With ``seed="same"``, ranks are alike."""
+    """Differs by rank and by test, and is the same in every run of the test."""
     _place: Place | None = field(default=None, repr=False)
     """In a cluster; None if all ranks are on one machine."""
     _meshes: Meshes = field(default_factory=dict, repr=False, compare=False)
@@ -70,7 +70,8 @@ class Context:
     @property
     def node_name(self) -> str:
         """The name of the rank's node, as reports have it; the host's name without ``--cluster``."""
-        return platform.node() if self._place is None else self._place.node_name
+        name = "" if self._place is None else self._place.node_name
+        return name or platform.node()
 
     @property
     def num_nodes(self) -> int:

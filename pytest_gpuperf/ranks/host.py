@@ -41,7 +41,6 @@ class HostedRanks(Protocol):
         program: str,
         seed: int,
         timeout: float,
-        alike: bool = False,
         outlives_deaths: bool = False,
         scene: Scene | None = None,
     ) -> list[Parcel]:

@@ -75,9 +75,7 @@ class Run:
 
     run: int
     seed: int
-    """The rank adds its number to it, unless ranks are to draw alike."""
-    alike: bool = False
-    """Whether all ranks have the same seed."""
+    """The rank adds its number to it."""
     debug: bool = False
     """Whether to keep the frames of an exception for a Debug."""
     scene: Scene = field(default_factory=Scene)

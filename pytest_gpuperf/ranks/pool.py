@@ -124,7 +124,6 @@ class Pool:
         program: str,
         seed: int,
         timeout: float,
-        alike: bool = False,
         outlives_deaths: bool = False,
         scene: Scene | None = None,
     ) -> list[Parcel]:
@@ -133,9 +132,8 @@ class Pool:
         Args:
             task: entry, arguments and keyword arguments, pickled.
             program: its name in reports.
-            seed: of the test.
+            seed: of the test; each rank adds its number to it.
             timeout: seconds.
-            alike: whether all ranks draw from this seed; else each adds its number to it.
             outlives_deaths: whether the other ranks have until the timeout after one died, and not just the grace.
             scene: what the program finds of this process's state; None for what the ranks started with.
 
@@ -144,7 +142,7 @@ class Pool:
         """
         __tracebackhide__ = True
         self._runs += 1
-        request = Run(self._runs, seed, alike, self._debug, scene or Scene(), self._delays)
+        request = Run(self._runs, seed, self._debug, scene or Scene(), self._delays)
         return self._exchange(request, program, timeout, task, outlives_deaths=outlives_deaths)
 
     def settle(self, *, rest: bool = False) -> list[str]:

@@ -178,7 +178,7 @@ class _Rank:
             world_size=self._start.world_size,
             backend=self._start.backend,
             device=self._device,
-            seed=request.seed + (0 if request.alike else self._start.rank),
+            seed=request.seed + self._start.rank,
             _place=self._place,
             _meshes=self._groups.meshes,
             _control=self._groups.store,

@@ -33,7 +33,8 @@ class Expecting:
     def opinion(self, test: str, name: str, metric: Metric, body_hash: str) -> Opinion | None:
         """Return what references expect of a figure; None if they say nothing of it.
 
-        A figure is below if it lost more than 999 of 1000 healthy machines do, and more than the policy's ``detect``.
+        A figure is below if it lost more than 999 of 1000 healthy machines do, and more than the policy's
+        minimum slowdown.
 
         Args:
             test: node id.

@@ -26,8 +26,8 @@ class Commands:
     """Whether perf tests run unjudged."""
     baselines: str = ""
     """The folder that the command line names; empty if it names none."""
-    cluster: str = ""
-    """What the command line says of a cluster; empty without one."""
+    nodes: str = ""
+    """What the command line says of other nodes than this machine; empty if it says nothing."""
     bisects: bool = False
     """Whether the commit that made a test slower can be looked for."""
     delays: int | None = None
@@ -86,7 +86,7 @@ class Commands:
 
     @property
     def _nodes(self) -> str:
-        return f" --cluster {self.cluster}" if self.cluster else ""
+        return f" {self.nodes}" if self.nodes else ""
 
     def _selected(self, identity: str, path: Path | None = None) -> str:
         file, separator, name = identity.partition("::")

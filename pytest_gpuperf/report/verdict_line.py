@@ -269,7 +269,7 @@ def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
     """
     usual = Policy()
     bounds = (
-        ("gpuperf_tolerance", policy.detect, usual.detect),
+        ("gpuperf_minimum_slowdown", policy.minimum_slowdown, usual.minimum_slowdown),
         ("gpuperf_min_effect", policy.min_effect, usual.min_effect),
     )
     less = [

@@ -21,16 +21,16 @@ from pytest_gpuperf.report.table import ranked
 from pytest_gpuperf.report.verdict_line import VerdictCommands, describe
 from pytest_gpuperf.run.body_hash import body_hash
 from pytest_gpuperf.run.current_launch import CurrentLaunch
-from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.pytest_internals import skipped_where_it_is_defined
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.verdicts.contest import Contest
+from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict, unjudged
 
 VERDICTS = pytest.StashKey[list[Verdict]]()
-"""On an item some of whose figures are suspect, or are to be explained."""
+"""On an item some of whose figures are suspect, or gained and wait for those."""
 FIGURES = pytest.StashKey[dict[str, Metric]]()
 """On an item that is a fresh launch, which is neither judged by itself nor recorded."""
 
@@ -79,13 +79,13 @@ class Concluding:
         self,
         hardware_key: str,
         launch: CurrentLaunch,
-        judging: Judging | Contest | None,
+        judging: Judge | Contest | None,
         recording: Recording | None,
         commands: VerdictCommands,
         *,
         smoke: bool,
         results: bool,
-        explains: bool = False,
+        holds_gains: bool = False,
     ) -> None:
         """Keeps what it needs.
 
@@ -97,7 +97,7 @@ class Concluding:
             commands: makes the commands of a test.
             smoke: whether the run only tries bodies.
             results: whether the run writes a file of results.
-            explains: whether the run looks for what moved a figure, also one that gained.
+            holds_gains: whether reports of tests with a figure that gained wait until all figures are decided.
         """
         self._key = hardware_key
         self._launch = launch
@@ -107,7 +107,7 @@ class Concluding:
         self._commands = commands
         self._smoke = smoke
         self._results = results
-        self._explains = explains
+        self._holds_gains = holds_gains
 
     def conclude(self, item: pytest.Function, checks: Checks) -> None:
         """Fails or skips the test by its figures, unless they are suspect: then fresh launches will.
@@ -138,7 +138,7 @@ class Concluding:
             unchecked = self._judging.unchecked(launch.identity, body, metrics)
             item.user_properties += unchecked_properties(unchecked)
         verdicts = self._concluded(launch.identity, body, metrics) + self._shown(launch.identity, shown)
-        if any(verdict.suspect or (self._explains and verdict.outcome is Outcome.IMPROVED) for verdict in verdicts):
+        if any(verdict.suspect or (self._holds_gains and verdict.outcome is Outcome.IMPROVED) for verdict in verdicts):
             item.stash[VERDICTS] = verdicts
             return
         item.user_properties += verdict_properties(verdicts)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import pytest
 
 from pytest_gpuperf.baselines.journal import JournalError
 from pytest_gpuperf.figures.conditions import FIT, Conditions
 from pytest_gpuperf.hardware.fitness import AtStart, conditions
-from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.nccl_log import NcclLog
-from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.leases.lessor import Lessor
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.options import Options
@@ -30,16 +27,14 @@ from pytest_gpuperf.ranks.host import HostedRanks, RankHost
 from pytest_gpuperf.ranks.nccl_debug import LOGGED
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.results import read_results
-from pytest_gpuperf.ranks.spec import Node, Opening, PoolSpec
+from pytest_gpuperf.ranks.spec import Opening, PoolSpec
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
 from pytest_gpuperf.run.interruptions import Interruptions
+from pytest_gpuperf.run.nodes import Placement, RunNodes, Wanted
 from pytest_gpuperf.run.packing import Packing, name_of
 from pytest_gpuperf.run.patches import Patches, patch_warning
-
-if TYPE_CHECKING:
-    from pytest_gpuperf.cluster.cluster import Cluster
 
 _AFTER_A_HANG = 10  # times the longest run that returned: what a run gets once another of its test has hung
 _LEAST_AFTER_A_HANG = 5.0  # seconds
@@ -87,6 +82,11 @@ class CurrentTest:
     failures: deque[PostMortem] = field(default_factory=lambda: deque(maxlen=_KEPT_FAILURES))
     """Of its last runs that failed."""
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether its ranks are those of a launch, or like them."""
+        return self.launch is not None or self.probes
+
 
 class Around(Protocol):
     """What a feature puts between a test and its ranks."""
@@ -107,21 +107,20 @@ class CurrentRanks:
 
     def __init__(
         self,
-        machine: Machine,
+        nodes: RunNodes,
         options: Options,
         host: RankHost,
         leasing: Lessor,
         packing: Packing,
         launch: CurrentLaunch,
-        cluster: Cluster | None = None,
     ) -> None:
-        self.machine = machine
+        self._nodes = nodes
+        self.machine = nodes.machine
         self._options = options
         self._host = host
         self._leasing = leasing
         self._packing = packing
         self._launch = launch
-        self._cluster = cluster
         self._patches = Patches(packing.travels)
         self._current: CurrentTest | None = None
         self.reported: CurrentTest | None = None
@@ -199,10 +198,9 @@ class CurrentRanks:
         if world_size is None or current.prepared:
             return
         current.prepared = True
-        if self._cluster is not None:
-            self._cluster.look()
-            if current.launch is None:
-                self._placed(self._cluster, world_size)  # a node that comes in place of a lost one is leased, too
+        self._nodes.look()
+        if current.launch is None:
+            self._placement(world_size)  # a node that comes in place of a lost one is leased, too
         self._lease(current, world_size)
         if current.launch is not None:
             self._prepare_launch(current, world_size, current.launch)
@@ -397,10 +395,10 @@ class CurrentRanks:
         return [(title, str(text)) for title, text in output.items()]
 
     def _prepare_launch(self, current: CurrentTest, world_size: int, launch: int) -> None:
-        if self._cluster is not None and self._cluster.losses:
+        if losses := self._nodes.losses:
             raise LaunchError(
                 f"perf tests measure the nodes that the run began with, and it has lost some: "
-                f"{'; '.join(self._cluster.losses)}: run them again (a recording with --resume)"
+                f"{'; '.join(losses)}: run them again (a recording with --resume)"
             )
         if launch != self._launch.number:
             self._host.retire_all()
@@ -460,7 +458,6 @@ class CurrentRanks:
                     program=name,
                     seed=current.seed,
                     timeout=current.timeout,
-                    alike=current.marker.seed == "same",
                     outlives_deaths=outlives_deaths,
                     scene=self._packing.scene(),
                 )
@@ -501,15 +498,14 @@ class CurrentRanks:
         self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]
     ) -> tuple[list[Any], Conditions]:
         __tracebackhide__ = True
-        gpus = self.current.gpus[:world_size] if self._cluster is None else self._spec(world_size).gpus
+        gpus = self._placement(world_size).gpus
         if not gpus or not self._launch.measured:
             return self._execute(world_size, entry, args, {}, program), FIT
         processes = self._pool(world_size).pids
-        with Watch(gpus, self.machine.devices) if self._cluster is None else self._cluster.watch(gpus) as watch:
+        with self._nodes.watch(gpus) as watch:
             results = self._execute(world_size, entry, args, {}, program)
         nvlinks = {gpu.uuid: gpu.nvlinks for gpu in self.machine.gpus}
-        nodes = {} if self._cluster is None else self._cluster.node_names
-        return results, conditions(watch.seen, AtStart(nvlinks, processes, nodes), watch.xids)
+        return results, conditions(watch.seen, AtStart(nvlinks, processes, self._nodes.node_names), watch.xids)
 
     def _settle(self, current: CurrentTest) -> None:
         try:
@@ -555,31 +551,21 @@ class CurrentRanks:
         return f"test {self._tests}" if launch is None else f"launch {launch}, group {self._renewals}"
 
     def _spec(self, world_size: int) -> PoolSpec:
-        current, timed = self.current, self.current.launch is not None or self.current.probes
-        gpus = current.gpus[:world_size]
-        nodes: tuple[Node, ...] = ()
-        if self._cluster is not None:
-            nodes, gpus = self._placed(self._cluster, world_size)
-        cores: tuple[frozenset[int], ...] = ()
-        if timed and gpus and not nodes and self._options.numa_binding:
-            cores = self.machine.cores_near(gpus, frozenset(os.sched_getaffinity(0)))
-        marker = current.marker
+        current, marker = self.current, self.current.marker
+        placed = self._placement(world_size)
         opening = Opening.LAUNCHER if marker.launcher_env else current.opening
         owner = str(current.item.path) if marker.isolation == "file" else ""
-        hashes = "" if timed else self._options.hashes_by_rank
-        return PoolSpec(world_size, gpus, marker.env, cores, timed, opening, owner, hashes, nodes)
-
-    def _placed(self, cluster: Cluster, world_size: int) -> tuple[tuple[Node, ...], tuple[str, ...]]:
-        marker = self.current.marker
-        asked = world_size == self.current.world_size  # a smaller world that the test draws is packed
-        on_gpus = marker.device != "cpu"
-        nodes = cluster.place(
-            world_size,
-            gpus=on_gpus,
-            nodes=marker.nodes_of(cluster.size) if asked else None,
-            per_node=marker.per_node if asked else None,
+        hashes = "" if current.is_timed else self._options.hashes_by_rank
+        return PoolSpec(
+            world_size, placed.gpus, marker.env, placed.cores, current.is_timed, opening, owner, hashes, placed.nodes
         )
-        return nodes, cluster.gpus_of(nodes) if on_gpus else ()
+
+    def _placement(self, world_size: int) -> Placement:
+        current, marker = self.current, self.current.marker
+        wanted = Wanted(world_size, current.gpus, on_gpus=marker.device != "cpu", timed=current.is_timed)
+        if world_size == current.world_size:  # a smaller world that the test draws is packed
+            wanted = replace(wanted, nodes=marker.nodes_of(self._nodes.size), per_node=marker.per_node)
+        return self._nodes.place(wanted)
 
     def _pool(self, world_size: int) -> HostedRanks:
         current = self.current

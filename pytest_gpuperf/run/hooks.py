@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import partial
 
 import pytest
 
-from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.baselines.journal import JournalError
 from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
@@ -19,16 +16,15 @@ from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.properties import failure_properties, forget_properties
 from pytest_gpuperf.run.active import OTHERS, SESSION
-from pytest_gpuperf.run.clustering import cluster_warning, joined
 from pytest_gpuperf.run.concluding import Ruled
 from pytest_gpuperf.run.exit_status import Ending, exit_status, is_interrupted
 from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
 from pytest_gpuperf.run.launches import identify, launch_of
+from pytest_gpuperf.run.nodes import RunNodes
 from pytest_gpuperf.run.pytest_timeout_timer import set_timer
 from pytest_gpuperf.run.selection import (
     LACKS,
     arrange,
-    drop_measured,
     is_perf,
     keep_bodies,
     lacks_variants,
@@ -36,11 +32,10 @@ from pytest_gpuperf.run.selection import (
     measures,
     need_ranks,
     parametrize,
-    planned,
     sort_perf_last,
     world_size,
 )
-from pytest_gpuperf.run.session import Session, if_used
+from pytest_gpuperf.run.session import Session, this_machine
 
 CHECKS = pytest.StashKey[Checks]()
 FAILURE = pytest.StashKey[BaseException]()
@@ -53,14 +48,14 @@ def begin(config: pytest.Config) -> None:
     """Reads the options and finds the GPUs; starts no process."""
     options = Options.from_config(config)
     config.hook.pytest_gpuperf_check_options(config=config)
-    cluster = joined(options, partial(if_used, config))
+    nodes: RunNodes | None = config.hook.pytest_gpuperf_nodes(config=config, options=options)
     try:
-        machine = Machine.of(options.gpus) if cluster is None else cluster.machine
-        _require(options, machine)
-        config.stash[SESSION] = session = Session.of(config, options, machine, cluster)
+        nodes = nodes or this_machine(config, options, Machine.of(options.gpus))
+        _require(options, nodes.machine)
+        config.stash[SESSION] = session = Session.of(config, options, nodes)
     except BaseException as error:
-        if cluster is not None:
-            cluster.close()
+        if nodes is not None:
+            nodes.close()
         if isinstance(error, HardwareError):
             raise pytest.UsageError(str(error)) from error
         raise
@@ -84,15 +79,13 @@ def report_header(config: pytest.Config) -> list[str]:
     """Reports what ranks run on, and the worst that is wrong with a machine with GPUs."""
     session = config.stash[SESSION]
     config.stash[SHOWN] = True
-    machine = session.machine
-    lines = [machine.describe() if session.cluster is None else session.cluster.describe()]
-    if seed := session.options.hash_seed:
+    lines = list(session.nodes.header())
+    if seed := session.nodes.hash_seed:
         lines.append(f"ranks hash strings with PYTHONHASHSEED={seed}")
     if seeds := session.options.hashes_by_rank:
         lines.append(f"ranks that measure nothing hash strings with PYTHONHASHSEED={seeds}")
     if (delays := session.options.delay_seed) is not None:
         lines.append(f"ranks are delayed at random; --delay-ranks={delays} repeats it")
-    lines.append(cluster_warning(session.cluster))
     if others := config.stash.get(OTHERS, []):
         lines += [f"another plugin or conftest.py has {name}, so ours is {prefixed(name)}" for name in others]
     for of_feature in config.hook.pytest_gpuperf_header(config=config, run=session):
@@ -122,7 +115,7 @@ def itemcollected(item: pytest.Item) -> None:
     identify(item)
     mark_items(item)
     ours = item.config.stash[SESSION]
-    if ours.machine.gpus and not ours.cluster and need_ranks([item]) and runs_tests(item.config):
+    if ours.machine.gpus and not ours.capacity.clustered and need_ranks([item]) and runs_tests(item.config):
         # What ranks are forked from imports while this process does, whatever is deselected later. On CPUs ranks and
         # tests share the cores, and there is nothing to gain.
         ours.host.warm_up()
@@ -137,12 +130,6 @@ def collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> N
     """Skips, orders and repeats tests, after other plugins have deselected."""
     session = config.stash[SESSION]
     arrange(items, session.options, session.machine, shared=is_worker(config), capacity=session.capacity)
-    if session.recording is not None and runs_tests(config):
-        try:
-            measured = drop_measured(items, session.recording.plan(planned(items)))
-        except JournalError as error:
-            raise pytest.UsageError(one_line(str(error))) from error
-        config.hook.pytest_deselected(items=measured)
 
 
 def collection_finish(session: pytest.Session) -> None:
@@ -152,51 +139,16 @@ def collection_finish(session: pytest.Session) -> None:
     ours.packing.collected(session.items, session.config)
     if session.config.option.collectonly:
         return
-    if ours.explaining is not None:
-        ours.explaining.collected()
-    if (ours.machine.gpus or ours.cluster) and need_ranks(session.items) and runs_tests(session.config):
+    if (ours.machine.gpus or ours.capacity.clustered) and need_ranks(session.items) and runs_tests(session.config):
         ours.host.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
     if measures(session.items) and ours.launch.measured:
         keep_bodies(session.items)
-        if ours.racing is not None:
-            try:
-                ours.racing.require()
-            except CannotRace as error:
-                raise pytest.UsageError(one_line(str(error))) from error
         if not ours.reads_baselines:
             return
         try:
             ours.load_baselines([launch_of(item).identity for item in session.items if is_perf(item)])
         except BaselineError as error:
             raise pytest.UsageError(one_line(str(error))) from error
-
-
-def runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Holds a suspect's report back until more launches have decided."""
-    racing = item.config.stash[SESSION].racing
-    if racing is None or not (is_perf(item) and isinstance(item, pytest.Function)):
-        return None
-    # A worker must report a test before it takes the next one.
-    at_once = is_worker(item.config)
-    racing.protocol(item, nextitem, at_once=at_once)
-    return True
-
-
-def runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Once every test has run: decides about the suspects, or asks NCCL for a recording what it chose."""
-    ours = session.config.stash[SESSION]
-    racing = ours.racing
-    if racing is None:
-        result = yield
-        if runs_tests(session.config):
-            ours.record_choices(session.items)
-        return result
-    try:
-        result = yield
-        racing.decide(whole_run=not is_worker(session.config))
-    finally:
-        racing.release()
-    return result
 
 
 def runtest_setup(item: pytest.Item) -> Generator[None, None, None]:

@@ -62,6 +62,10 @@ class Deciding(Protocol):
         """What becomes of a suspect that no time is left for."""
         ...
 
+    def named(self, verdict: Verdict) -> Verdict:
+        """Adds what differs from the launches of its record to a verdict."""
+        ...
+
     @property
     def moved(self) -> Sequence[str]:
         """Tests that a second launch has to run, as the figures of the first one moved all alike."""
@@ -122,7 +126,7 @@ class Racing:
         options: RaceOptions,
         folder: Path,
         spending: Spending,
-        explain: Callable[[Sequence[Held]], None] | None = None,
+        moved: Callable[[Sequence[Held]], None],
         same_code: SameCode | None = None,
         cannot: str = "",
     ) -> None:
@@ -138,7 +142,7 @@ class Racing:
             options: what the user asked for of races.
             folder: in the repository.
             spending: makes the launches.
-            explain: looks for what moved the figures of decided tests; None if nobody asked for it.
+            moved: is called with the tests once all are decided, before they are reported.
             same_code: decides about suspects whose code did not change; None if they race all the same.
             cannot: why no suspect of the run can race; empty if it can.
         """
@@ -151,7 +155,7 @@ class Racing:
         self._options = options
         self._folder = folder
         self._spending = spending
-        self._explain = explain
+        self._moved = moved
         self._same_code = same_code
         self._cannot = cannot
         self._changes = ChangedCode(folder)
@@ -207,9 +211,11 @@ class Racing:
             self._old.clear()
         self._by_the_record()
         self._note_changes()
-        if self._explain is not None:
-            self._explain(self._held.tests)
+        self._moved(self._held.tests)
         self._held.release()
+
+    def _decide(self, test: Held, verdict: Verdict) -> None:
+        test.decide(self._deciding.named(verdict))
 
     def _note_changes(self) -> None:
         """Adds to each verdict on slower code the changed files that its test imports."""
@@ -250,7 +256,7 @@ class Racing:
             for suspect in test.suspects:
                 figures = test.present.get(suspect.metric_name, [])
                 if (verdict := self._deciding.cleared(suspect, figures)) is not None:
-                    test.decide(verdict)
+                    self._decide(test, verdict)
 
     def _of_same_code(self, same: SameCode, commit: str, tests: Sequence[Held]) -> None:
         """Launches the present code, which is the record's: there is nothing to race."""
@@ -265,7 +271,7 @@ class Racing:
             for suspect in [] if test.broken else test.suspects:
                 name = suspect.metric_name
                 launches = test.present[name][earlier[test.identity].get(name, 0) :]
-                test.decide(same.verdict(suspect, launches, _short(commit)))
+                self._decide(test, same.verdict(suspect, launches, _short(commit)))
 
     def _launch_here(self, tests: Sequence[Held]) -> None:
         """One more launch of the present code beside the first one; a test that it breaks is broken."""
@@ -332,7 +338,7 @@ class Racing:
                     arms = entry.arms(suspect.metric_name, against)
                     over = block == MOST_BLOCKS
                     if (verdict := self._deciding.raced(suspect, arms, over=over)) is not None:
-                        entry.test.decide(verdict)
+                        self._decide(entry.test, verdict)
             entries = [entry for entry in entries if entry.test.suspects]
 
     def _leg(self, arm: Arm, is_old: bool, entries: Sequence[_Entry]) -> list[_Entry]:
@@ -361,7 +367,7 @@ class Racing:
                     over = len(figures) >= MOST_LAUNCHES - 1
                     verdict = self._deciding.not_raced(suspect, figures, test.no_race, over=over)
                     if verdict is not None:
-                        test.decide(verdict)
+                        self._decide(test, verdict)
             open_ = [test for test in tests if test.suspects]
             if not open_ or not self._affords(open_, 1):
                 return
@@ -390,7 +396,7 @@ class Racing:
         for test in tests:
             for suspect in test.suspects:
                 figures = test.present.get(suspect.metric_name, [])
-                test.decide(self._deciding.out_of_time(suspect, figures))
+                self._decide(test, self._deciding.out_of_time(suspect, figures))
 
 
 def _short(commit: str) -> str:

@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 
 import pytest
 
+from pytest_gpuperf.baselines.journal import JournalError
+from pytest_gpuperf.options import runs_tests
+from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.run.launches import LaunchOf, launch_of
 from pytest_gpuperf.run.pytest_internals import run_phases
 from pytest_gpuperf.run.recording import Recording
-from pytest_gpuperf.run.selection import in_launches, is_perf
+from pytest_gpuperf.run.selection import drop_measured, in_launches, is_perf, planned
 
 
 class RecordedRun:
     """Orders the launches, and follows the reports: a test may still fail when its body has ended."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, choices: Callable[[pytest.Item], Mapping[str, str]]) -> None:
+        """Nothing is recorded yet.
+
+        Args:
+            recording: takes the figures.
+            choices: Returns what NCCL chooses on the GPUs of a test.
+        """
         self._recording = recording
+        self._choices = choices
         self._launches: dict[str, LaunchOf] = {}
         """By the items' own node ids."""
         self._problem = ""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
-        """Puts the launches one after another again, if other plugins have ordered the tests after all."""
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> Generator[None, None, None]:
+        """Leaves out what an interrupted recording has, and puts the launches one after another."""
         yield
+        if runs_tests(config):
+            try:
+                measured = drop_measured(items, self._recording.plan(planned(items)))
+            except JournalError as error:
+                raise pytest.UsageError(one_line(str(error))) from error
+            config.hook.pytest_deselected(items=measured)
         in_launches(items)
 
     @pytest.hookimpl(tryfirst=True)
@@ -40,6 +58,14 @@ class RecordedRun:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Learns what is going to be recorded."""
         self._launches = {item.nodeid: launch_of(item) for item in session.items if is_perf(item)}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Keeps what NCCL chose, once all launches have been measured."""
+        result = yield
+        if runs_tests(session.config) and (measured := [item for item in session.items if is_perf(item)]):
+            self._recording.nccl = self._choices(measured[0])
+        return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Takes note of a phase; the last one says what becomes of the figures."""

@@ -165,7 +165,7 @@ class Recording:
             {test: kept.entry() for test, kept in complete.items()},
         )
         options = self._options
-        policy = UpdatePolicy(options.mode, options.accept_regression, options.policy.detect)
+        policy = UpdatePolicy(options.mode, options.accept_regression, options.policy.minimum_slowdown)
         return save(self._storage, candidate, policy, stamp(self._rootpath, options.reason))
 
     def _recorded(self, test: str, body_hash: str) -> RecordedTest:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_gpuperf.arms.arm import CannotRace
 from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.run.judging import Judging
+from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 LAUNCHES = 4
@@ -18,7 +18,7 @@ LAUNCHES = 4
 class SameCode:
     """Asks git once for each commit, and has suspects judged whose code did not change."""
 
-    def __init__(self, judging: Judging, folder: Path, written: Iterable[Path]) -> None:
+    def __init__(self, judging: Judge, folder: Path, written: Iterable[Path]) -> None:
         """Nothing is asked yet.
 
         Args:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import pytest
 
@@ -20,15 +20,12 @@ from pytest_gpuperf.baselines.storage import Storage, storage_at
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.site import site_of
 from pytest_gpuperf.hardware.topology import Topology
-from pytest_gpuperf.leases.leasing import Leasing
 from pytest_gpuperf.leases.lessor import Lessor
 from pytest_gpuperf.options import Options, is_worker
 from pytest_gpuperf.race_options import RaceOptions
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED, ForkserverClient
 from pytest_gpuperf.ranks.host import RankHost
-from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.placement import Capacity
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.commands import Commands
@@ -44,29 +41,26 @@ from pytest_gpuperf.run.choosing import Choosing
 from pytest_gpuperf.run.concluding import Concluding
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_ranks import CurrentRanks
-from pytest_gpuperf.run.explaining import Explaining
 from pytest_gpuperf.run.gone import SeenTests
-from pytest_gpuperf.run.judging import Judging
+from pytest_gpuperf.run.judging import judge_of
 from pytest_gpuperf.run.launcher_skips import LauncherSkips
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.left_groups import LeftGroups
+from pytest_gpuperf.run.nodes import RunNodes, ThisMachine
 from pytest_gpuperf.run.packing import Packing
+from pytest_gpuperf.run.raced_run import RacedRun
 from pytest_gpuperf.run.racing import Racing
 from pytest_gpuperf.run.recorded_run import RecordedRun
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.run.relaunching import Relaunching
 from pytest_gpuperf.run.same_code import SameCode
-from pytest_gpuperf.run.selection import is_perf, measures, of_machine
+from pytest_gpuperf.run.selection import measures
 from pytest_gpuperf.run.spending import Spending
 from pytest_gpuperf.run.summary_lines import SummaryLines
-from pytest_gpuperf.run.suspects import HeldReports
+from pytest_gpuperf.run.suspects import Held, HeldReports
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.verdicts.contest import Contest
-
-if TYPE_CHECKING:
-    from pytest_gpuperf.cluster.cluster import Cluster
-
-_NO_RACE_ON_A_CLUSTER = "on a cluster the record alone decides, since no older commit is checked out on its nodes"
+from pytest_gpuperf.verdicts.judge import Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +68,12 @@ class Session:
     """The parts of one pytest process. No part starts a process until a test needs ranks."""
 
     options: Options
+    nodes: RunNodes
+    """Where the ranks are."""
     machine: Machine
+    """The GPUs of all nodes when the run began, as one machine's."""
     console: Console
     commands: Commands
-    cluster: Cluster | None
-    """None without ``--cluster``."""
     host: RankHost
     """Starts and holds the ranks."""
     leasing: Lessor
@@ -86,7 +81,7 @@ class Session:
     storage: Storage
     ranks: CurrentRanks
     launch: CurrentLaunch
-    judging: Judging | Contest | None
+    judging: Judge | Contest | None
     """None if figures are recorded, or only shown."""
     racing: Racing | None
     """Goes with ``judging``."""
@@ -100,25 +95,23 @@ class Session:
     journal: RunJournal | None
     """Goes with the file of results."""
     relaunching: Relaunching
-    explaining: Explaining | None
-    """None unless the user asked what moved figures."""
     choosing: Choosing
+    spending: Spending
+    """Makes later launches of tests."""
     arm: ArmLoop | None
     """None unless this process is an arm of a race."""
 
     @classmethod
-    def of(cls, config: pytest.Config, options: Options, machine: Machine, cluster: Cluster | None = None) -> Self:
+    def of(cls, config: pytest.Config, options: Options, nodes: RunNodes) -> Self:
         """Makes the parts of a run.
 
         Args:
             config: pytest's.
             options: what the user said.
-            machine: what there is to run on.
-            cluster: whose nodes have the ranks; None for this machine alone.
+            nodes: where the ranks are.
         """
-        console, root = Console(config), config.rootpath
+        console, root, machine = Console(config), config.rootpath, nodes.machine
         link = config.stash.get(LINK, None)
-        preload = PRELOAD if link is None else (REDIRECTED, *PRELOAD)
         given = config.getoption("gpuperf_baselines") or ""
         race = options.race
         commands = Commands(
@@ -127,62 +120,48 @@ class Session:
             len(machine.gpus),
             options.smoke,
             given,
-            options.cluster or "",
+            nodes.option,
             # Under another interpreter commits are alike, no commit is checked out on nodes, and a bisection is no cure
             # for itself.
-            bisects=race.python is None and cluster is None and not race.bisect,
+            bisects=race.python is None and not nodes.no_race and not race.bisect,
             build=race.build or "",
             delays=options.delay_seed,
         )
-        forkserver = ForkserverClient(preload, if_used(config, len(machine.gpus)), options.hash_seed)
         host: RankHost = Pools(
-            LocalNode(forkserver) if cluster is None else cluster,
+            nodes,
             grace=options.grace,
             delays=options.delay_seed,
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),
         )
-        leasing: Lessor = (
-            Leasing(
-                machine,
-                options.leases,
-                timeout=options.lease_timeout,
-                tell=console.print_line,
-                leave=host.retire_all,
-                run=options.run,
-            )
-            if cluster is None
-            else cluster.leasing(
-                options.leases, timeout=options.lease_timeout, tell=console.print_line, leave=host.retire_all
-            )
-        )
-        packing = Packing(root, None if cluster is None else cluster.lacks)
+        leasing = nodes.lessor(options, console.print_line, host.retire_all)
+        packing = Packing(root, nodes.lacks)
         storage = storage_at(options.baselines)
         where = storage.where(machine.key)
         recording = Recording(storage, machine, options, root) if options.update_baselines else None
         raced = race.against
-        site = partial(site_of, machine, binds=options.numa_binding) if cluster is None else cluster.site
         measured = _measured(machine, options)
-        launch = CurrentLaunch(machine, site, root, measured=measured, recording=recording, hash_seed=options.hash_seed)
-        judging: Judging | Contest | None = None
+        launch = CurrentLaunch(
+            machine, nodes.site, root, measured=measured, recording=recording, hash_seed=nodes.hash_seed
+        )
+        judging: Judge | Contest | None = None
         if link is None and raced is not None:
             judging = Contest(machine.key, options.policy, raced)
         elif link is None and launch.measured and recording is None:
-            judging = Judging(machine, options.policy, lambda: launch.software, strict=options.strict_baselines)
+            judging = judge_of(machine, options.policy, lambda: launch.software, strict=options.strict_baselines)
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         worker = is_worker(config)
-        ranks = CurrentRanks(machine, options, host, leasing, packing, launch, cluster)
+        ranks = CurrentRanks(nodes, options, host, leasing, packing, launch)
         relaunching = Relaunching(launch) if link is None else Relaunching(launch, link.name)
         choosing, spending = Choosing(ranks, console.print_line), Spending(options.race.budget)
 
-        def open_arms(tests: Sequence[str]) -> Arms:
-            return Arms(Blueprint.of(config, options), tests)
+        open_arms = partial(arms_of, config, options)
 
-        explaining = None
-        if options.race.explain and isinstance(judging, Judging):
-            explaining = Explaining(judging, spending, open_arms, ranks.vacate, choosing.ask, console.print_line)
+        def moved(tests: Sequence[Held]) -> None:
+            config.hook.pytest_gpuperf_moved(config=config, tests=tests)
+
         same_code = None
-        if isinstance(judging, Judging) and options.race.python is None and options.race.build is None:
+        if isinstance(judging, Judge) and options.race.python is None and options.race.build is None:
             same_code = SameCode(judging, root, _written(config, options))
         racing = (
             None
@@ -197,9 +176,9 @@ class Session:
                 options.race,
                 root,
                 spending,
-                None if explaining is None else explaining.explain,
+                moved,
                 same_code,
-                "" if cluster is None else _NO_RACE_ON_A_CLUSTER,
+                nodes.no_race,
             )
         )
         results = None
@@ -215,10 +194,10 @@ class Session:
             )
         return cls(
             options=options,
+            nodes=nodes,
             machine=machine,
             console=console,
             commands=commands,
-            cluster=cluster,
             host=host,
             leasing=leasing,
             packing=packing,
@@ -236,7 +215,7 @@ class Session:
                 commands,
                 smoke=options.smoke,
                 results=gathers,
-                explains=options.race.explain,
+                holds_gains=any(config.hook.pytest_gpuperf_holds_gains(config=config)),
             ),
             summary=SummaryLines(
                 options,
@@ -246,7 +225,7 @@ class Session:
                 racing,
                 judging,
                 recording,
-                list[str] if cluster is None else cluster.report,
+                nodes.report,
             ),
             seen=seen,
             findings=Findings(),
@@ -255,8 +234,8 @@ class Session:
             if options.results is None or worker
             else RunJournal(options.results, Head(machine.key, machine.match, len(machine.gpus), str(root))),
             relaunching=relaunching,
-            explaining=explaining,
             choosing=choosing,
+            spending=spending,
             arm=None if link is None else ArmLoop(link, ranks, relaunching),
         )
 
@@ -266,7 +245,9 @@ class Session:
         plugins.register(self.seen, "gpuperf-seen")
         plugins.register(LeftGroups(), "gpuperf-left-groups")
         if self.recording is not None:
-            plugins.register(RecordedRun(self.recording), "gpuperf-recording")
+            plugins.register(RecordedRun(self.recording, self.choosing.ask), "gpuperf-recording")
+        if self.racing is not None:
+            plugins.register(RacedRun(self.racing), "gpuperf-racing")
         if self.results is not None:
             plugins.register(self.results, "gpuperf-results")
         if self.journal is not None:
@@ -300,18 +281,18 @@ class Session:
         if stored is not None:
             stored.require(self.machine.match, self.storage.where(key))
             self.summary.stored = frozenset(stored.tests)
-        if isinstance(self.judging, Judging):
+        if isinstance(self.judging, Judge):
             self.judging.load(stored, tests)
 
     @property
     def capacity(self) -> Capacity:
         """What ranks may be put on."""
-        return of_machine(self.machine) if self.cluster is None else self.cluster.capacity
+        return self.nodes.capacity
 
     @property
     def reads_baselines(self) -> bool:
         """Whether figures are held against baselines, or become some."""
-        return self.recording is not None or isinstance(self.judging, Judging)
+        return self.recording is not None or isinstance(self.judging, Judge)
 
     def slower_as_a_whole(self, fails: bool | None) -> bool:
         """Whether all figures of this process are slower alike, in two launches, so that the run fails.
@@ -333,16 +314,24 @@ class Session:
         assert reported is not None
         return self.commands.run(reported.identity, reported.item.path)
 
-    def record_choices(self, items: Sequence[pytest.Item]) -> None:
-        """Has a recording keep what NCCL chose, once all launches have been measured."""
-        if self.recording is not None and (measured := [item for item in items if is_perf(item)]):
-            self.recording.nccl = self.choosing.ask(measured[0])
-
     def close(self) -> None:
         """Ends all ranks, and lets go of what is leased."""
         self.ranks.close()
         self.host.close()
         self.leasing.close()
+
+
+def this_machine(config: pytest.Config, options: Options, machine: Machine) -> ThisMachine:
+    """Returns this machine as the only node of a run; starts nothing."""
+    preload = PRELOAD if LINK not in config.stash else (REDIRECTED, *PRELOAD)
+    return ThisMachine(
+        machine, options, ForkserverClient(preload, if_used(config, len(machine.gpus)), options.hash_seed)
+    )
+
+
+def arms_of(config: pytest.Config, options: Options, tests: Sequence[str]) -> Arms:
+    """Returns what opens the arms of a race of these tests, by their node ids."""
+    return Arms(Blueprint.of(config, options), tests)
 
 
 def if_used(config: pytest.Config, gpus: int) -> dict[str, str]:

@@ -17,10 +17,10 @@ from pytest_gpuperf.report.recording_lines import gone_lines, recording_lines
 from pytest_gpuperf.report.undecided_lines import noisy_lines, undecided_lines
 from pytest_gpuperf.report.verdict_line import opinion_lines, run_lines, run_policy_lines
 from pytest_gpuperf.run.gone import SeenTests
-from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.racing import Racing
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.verdicts.contest import Contest
+from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
@@ -34,7 +34,7 @@ class SummaryLines:
         seen: SeenTests,
         where: str,
         racing: Racing | None,
-        judging: Judging | Contest | None,
+        judging: Judge | Contest | None,
         recording: Recording | None,
         nodes: Callable[[], list[str]] = list,
     ) -> None:

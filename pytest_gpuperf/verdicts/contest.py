@@ -95,6 +95,10 @@ class Contest:
         """Undecided, with the reason."""
         return suspect.undecided(Reason.CANNOT_RACE, why)
 
+    def named(self, verdict: Verdict) -> Verdict:
+        """Returns it as it is: there is no record that anything could differ from."""
+        return verdict
+
     def out_of_time(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict:
         """Undecided."""
         return suspect.undecided(Reason.BUDGET)

@@ -2,17 +2,17 @@
 
 import datetime
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pytest_gpuperf.baselines.commits import commit_to_race
-from pytest_gpuperf.baselines.differences import differing
+from pytest_gpuperf.baselines.differences import differing, likeliest_first
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.model.opinion import Opinion, Saying
-from pytest_gpuperf.verdicts.explaining import Undoing
 from pytest_gpuperf.verdicts.history import FEWEST_KNOWN, History, distinct
+from pytest_gpuperf.verdicts.moved import Moved
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision, Sequential
 from pytest_gpuperf.verdicts.rule import APART, HALF, MOST_CLEARING, MOST_CLEARING_ELSEWHERE, Policy, Rule
@@ -65,32 +65,47 @@ class Judge:
     def __init__(
         self,
         hardware_key: str,
-        baselines: Baselines | None,
-        tests: Iterable[str],
         policy: Policy,
         *,
         gpus: str = "",
         today: datetime.date = datetime.date.max,
         expects: Expects | None = None,
         strict: bool = True,
+        now: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """Shares the false alarms that a run may have among the figures of its tests.
+        """Knows no record yet.
 
         Args:
             hardware_key: Names the machine.
-            baselines: Those of this hardware; None without any.
-            tests: Node ids of the perf tests that are going to run.
             policy: What a run may get wrong, and which loss it must find.
             gpus: Tells this machine's GPUs from others of their kind, as in ``LaunchInfo.gpus``.
             today: The day by which known regressions hold.
             expects: Says what references or a model expect of a figure without a record; None: nothing.
             strict: Whether a figure without a record fails even if it is as expected.
+            now: Returns versions and variables of the run.
         """
+        self._policy = policy
         self._expects = expects
         self._strict = strict
         self._hardware_key = hardware_key
         self._gpus = gpus
         self._today = today
+        self._now = now
+        self._bodies: dict[str, str] = {}
+        """Hashes of the tests of which something is expected."""
+        self._below: set[str] = set()
+        """Tests with figures below what is expected of them."""
+        self._losses: tuple[dict[tuple[str, str], float], ...] = ({}, {})
+        """By test and metric, of the first launch and of the second."""
+        self.load(None, ())
+
+    def load(self, baselines: Baselines | None, tests: Iterable[str]) -> None:
+        """Takes the records, and shares the false alarms that a run may have among the figures of its tests.
+
+        Args:
+            baselines: those of this hardware; None without any.
+            tests: node ids of the perf tests that are going to run.
+        """
         self._launches: Mapping[str, LaunchInfo] = {} if baselines is None else baselines.launches
         self._tests: Mapping[str, TestBaseline] = {} if baselines is None else baselines.tests
         self._histories = {
@@ -104,17 +119,19 @@ class Judge:
             for test, entry in self._tests.items()
             for known in distinct([self._histories[test, name] for name in entry.metrics])
         ]
-        self._rule = Rule.of(policy, histories, checks)
-        self._bodies: dict[str, str] = {}
-        """Hashes of the tests of which something is expected."""
-        self._below: set[str] = set()
-        """Tests with figures below what is expected of them."""
-        self._losses: tuple[dict[tuple[str, str], float], ...] = ({}, {})
-        """By test and metric, of the first launch and of the second."""
+        self._rule = Rule.of(self._policy, histories, checks)
 
-    def entry(self, test: str) -> TestBaseline | None:
-        """What is recorded of a test; None if nothing is."""
-        return self._tests.get(test)
+    def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
+        """Returns the verdicts on the figures of one test's first launch."""
+        screened = [self.screen(test, name, metric, body_hash) for name, metric in metrics.items()]
+        return [self.named(self._with_variables(verdict)) for verdict in screened]
+
+    def unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
+        """Returns the metrics that a test did not check, and that have a baseline of the body that it has now."""
+        entry = self._tests.get(test)
+        if entry is None or entry.body_hash != body_hash:
+            return []
+        return [name for name in entry.metrics if name not in metrics]
 
     def screen(self, test: str, metric_name: str, metric: Metric, body_hash: str) -> Verdict:
         """Holds one figure of the first launch against its record.
@@ -318,7 +335,7 @@ class Judge:
         assert suspect.baseline is not None
         return commit_to_race(self._infos(suspect.baseline))
 
-    def raced(self, suspect: Verdict, arms: Arms, *, over: bool, now: Mapping[str, str]) -> Verdict | None:
+    def raced(self, suspect: Verdict, arms: Arms, *, over: bool) -> Verdict | None:
         """What a race makes of a suspect; None if it is still open.
 
         REGRESSED if the race accuses the present code. If it clears that, ENVIRONMENT if the record's code lost against
@@ -328,7 +345,6 @@ class Judge:
             suspect: The screening's verdict.
             arms: What was measured, whole blocks.
             over: Whether there are no more blocks: then what is open is UNDECIDED.
-            now: Versions and variables of this run.
         """
         stored, history = suspect.baseline, self._history_of(suspect)
         assert stored is not None
@@ -352,18 +368,15 @@ class Judge:
             return asked(self._excused(replace(found, outcome=Outcome.REGRESSED, reason=None)))
         if code.decision is Decision.OPEN:
             return self._left_open(found, Reason.OPEN)
-        return self._of_the_environment(found, environment, now)
+        return self._of_the_environment(found, environment)
 
-    def same_code(
-        self, suspect: Verdict, launches: Sequence[Metric], commit: str, *, now: Mapping[str, str]
-    ) -> Verdict:
+    def same_code(self, suspect: Verdict, launches: Sequence[Metric], commit: str) -> Verdict:
         """What launches make of a suspect whose code is that of its record: ENVIRONMENT if they lost, else SAME.
 
         Args:
             suspect: The screening's verdict, whose launch does not count.
             launches: A figure of each launch after that.
             commit: Of the record, which the checkout holds.
-            now: Versions and variables of this run.
         """
         stored, history = suspect.baseline, self._history_of(suspect)
         assert stored is not None
@@ -373,13 +386,13 @@ class Judge:
             against=commit,
             environment=share_of(environment, stored.better, len(launches)),
         )
-        return self._of_the_environment(found, environment, now)
+        return self._of_the_environment(found, environment)
 
-    def _of_the_environment(self, found: Verdict, environment: Sequential, now: Mapping[str, str]) -> Verdict:
+    def _of_the_environment(self, found: Verdict, environment: Sequential) -> Verdict:
         """The verdict on a figure whose code is no slower than that of its record."""
         if environment.decision is Decision.ACCUSED:
             assert found.baseline is not None
-            differs = differing([info.environment for info in self._infos(found.baseline)], now)
+            differs = differing([info.environment for info in self._infos(found.baseline)], self._now())
             reason = None if self._history_of(found).known or self._is_halved(found) else Reason.ELSEWHERE
             lost = replace(found, outcome=Outcome.ENVIRONMENT, reason=reason, differs=differs)
             return asked(self._excused(lost))
@@ -409,28 +422,34 @@ class Judge:
             return asked(self._passed(replace(found, detail=""), Reason.CLEARED))
         return self._left_open(found, Reason.OPEN, why)
 
-    def named(self, verdict: Verdict, now: Mapping[str, str]) -> Verdict:
-        """The same with what differs from its record's launches, if there is a record and it is not the same.
-
-        Args:
-            verdict: Of this judge.
-            now: Versions and variables of this run.
-        """
+    def named(self, verdict: Verdict) -> Verdict:
+        """Adds to a verdict on a figure that is not the same what differs from the launches of its record."""
         alike = verdict.outcome in (Outcome.SAME, Outcome.MISSING, Outcome.INVALID)
         if verdict.baseline is None or alike or verdict.differs:
             return verdict
-        return replace(verdict, differs=differing([info.environment for info in self._infos(verdict.baseline)], now))
+        environments = [info.environment for info in self._infos(verdict.baseline)]
+        return replace(verdict, differs=differing(environments, self._now()))
 
-    def undoing(self, verdict: Verdict) -> Undoing | None:
-        """Decides what explains that a figure moved; None if it did not move, or nothing tells from where.
+    def _with_variables(self, verdict: Verdict) -> Verdict:
+        """Adds the variables that are set to a figure that is below: it has no record from which they could differ."""
+        said = verdict.opinion
+        if said is None or said.saying is not Saying.BELOW:
+            return verdict
+        # NVIDIA's container images set the version, and NCCL does not read it.
+        is_set = {name: ("", value) for name, value in self._now().items() if name.isupper() and name != "NCCL_VERSION"}
+        variables = tuple(f"{name}={value}" for name, (_, value) in likeliest_first(is_set))
+        return replace(verdict, opinion=replace(said, variables=variables))
+
+    def moved_from(self, verdict: Verdict) -> Moved | None:
+        """Returns the record that a figure moved from; None if it did not move, or nothing tells from where.
 
         Args:
-            verdict: Of this judge, after all races.
+            verdict: by this judge, after all races.
         """
         moved = verdict.outcome in (Outcome.REGRESSED, Outcome.ENVIRONMENT, Outcome.IMPROVED, Outcome.UNDECIDED)
         if not moved or verdict.baseline is None or not verdict.change or verdict.reason is Reason.ASKED:
             return None
-        return Undoing(self._rule, self._history_of(verdict), gained=verdict.change > 0)
+        return Moved(self._rule, self._history_of(verdict), gained=verdict.change > 0)
 
     def choosing(self, verdict: Verdict, now: Mapping[str, str]) -> Verdict:
         """The same with what NCCL chooses otherwise than in most launches of its record that tell.

@@ -1,8 +1,8 @@
 """Sequential evidence: whether launches show a slowdown that is to be found, or none.
 
-The evidence is the likelihood ratio of "slower by detect" to "the same" over all launches so far. Wald, Sequential
-Analysis (1947), chapter 3: a test that accuses at a ratio of 1 / alpha is wrong with a chance of at most alpha, no
-matter after how many launches one looks.
+The evidence is the likelihood ratio of "slower by the minimum slowdown" to "the same" over all launches so far. Wald,
+Sequential Analysis (1947), chapter 3: a test that accuses at a ratio of 1 / alpha is wrong with a chance of at most
+alpha, no matter after how many launches one looks.
 
 Figures are natural logarithms, oriented so that larger is worse.
 """
@@ -20,7 +20,7 @@ MOST_BLOCKS = 7
 """Most ABBA blocks of a race."""
 
 CLEARED_AT = 0.05
-"""The evidence that clears: "the same" is 20 times as likely as "slower by detect"."""
+"""The evidence that clears: "the same" is 20 times as likely as "slower by the minimum slowdown"."""
 
 FEWEST_TO_ACCUSE = 3
 """Fewest launches of an arm that accuse. Each has its own parent process, so no single one's addresses decide."""
@@ -49,7 +49,7 @@ class Sequential:
 
     decision: Decision
     evidence: float
-    """Likelihood ratio of "slower by detect" to "the same"."""
+    """Likelihood ratio of "slower by the minimum slowdown" to "the same"."""
     loss: float
     lower: float
     upper: float

@@ -45,7 +45,7 @@ BETWEEN_DOF = 4.0
 """Degrees of freedom that the suite's spread between machines is worth in the estimate of one figure's."""
 
 MISSED = 0.02
-"""The chance that the screen passes a slowdown of detect."""
+"""The chance that the screen passes the minimum slowdown."""
 
 # How many standard errors a loss must have at least to be suspect. For a figure that scatters by more than 1.2 % it
 # limits how often an unchanged launch is suspect, at the price of power.
@@ -93,7 +93,7 @@ MOST_LAUNCHES = 26
 """Most launches that decide against the record, the screen's included, if nothing can race."""
 
 BEYOND = 0.001
-"""The chance that a loss that is not beyond detect seems to be so at the end of a race."""
+"""The chance that a loss that is not beyond the minimum slowdown seems to be so at the end of a race."""
 
 INTERVAL = 0.025
 """The chance that a loss is beyond one end of its interval."""
@@ -111,14 +111,14 @@ class Policy:
 
     min_effect: float = 0.015
     """Slowdowns up to this, as a ratio minus 1, are no regression."""
-    detect: float = 0.05
+    minimum_slowdown: float = 0.05
     """The slowdown, as a ratio minus 1, that is to be found."""
     suite_alpha: float = 0.01
     """The chance of one false alarm or more in a run of the whole suite."""
 
     def __post_init__(self) -> None:
         """Refuse a policy that could not decide with the best of records."""
-        for name in ("min_effect", "detect"):
+        for name in ("min_effect", "minimum_slowdown"):
             figure = getattr(self, name)
             if not (math.isfinite(figure) and figure > 0):
                 raise ValueError(f"policy {name} is {figure!r}, expected a finite number above 0")
@@ -128,14 +128,14 @@ class Policy:
         best = self.least + upper_quantile(SEEN, math.inf) * FLOOR * math.sqrt(2 * center_variance(2 * MOST_BLOCKS))
         if self.slower < best:
             raise ValueError(
-                f"policy detect is {self.detect!r}, but min_effect {self.min_effect!r} lets no race see less than "
-                f"{math.expm1(best):.4f}: raise detect, or lower min_effect"
+                f"policy minimum_slowdown is {self.minimum_slowdown!r}, but min_effect {self.min_effect!r} lets no "
+                f"race see less than {math.expm1(best):.4f}: raise minimum_slowdown, or lower min_effect"
             )
 
     @property
     def slower(self) -> float:
-        """The loss that is to be found: ln(1 + detect)."""
-        return math.log1p(self.detect)
+        """The loss that is to be found: ln(1 + minimum_slowdown)."""
+        return math.log1p(self.minimum_slowdown)
 
     @property
     def least(self) -> float:
@@ -231,7 +231,7 @@ class Rule:
         return math.sqrt(variance)
 
     def is_noisy(self, history: History) -> bool:
-        """Return whether launches of one machine hide a loss of NOISY, or of twice detect if that is more.
+        """Return whether launches of one machine hide a loss of NOISY or, if that is more, twice the minimum slowdown.
 
         Such a figure would race in every other run, and nothing would come of it. A spread that nothing is known about
         is none.
@@ -243,14 +243,15 @@ class Rule:
         return seen > max(math.log1p(NOISY), 2 * self.policy.slower)
 
     def hides(self, history: History) -> bool:
-        """Return whether the screen lets a loss of NOISY pass, or of twice detect if that is more."""
+        """Return whether the screen lets a loss of NOISY pass, or of twice the minimum slowdown if that is more."""
         return self.seen(history) > max(NOISY, math.expm1(2 * self.policy.slower))
 
     def suspects(self, history: History, y: float, *, shown: bool = False) -> bool:
-        """Return whether one launch leaves a slowdown of detect possible, and is slow enough to ask.
+        """Return whether one launch leaves the minimum slowdown possible, and is slow enough to ask.
 
-        y - B > max(ln(1 + detect) - t(MISSED, nu) T, LEAST_ERRORS T). The first bound passes a program that is slower
-        by detect with the chance MISSED. The second one suspects an unchanged program in 4 of 100 launches at most.
+        y - B > max(ln(1 + minimum_slowdown) - t(MISSED, nu) T, LEAST_ERRORS T). The first bound passes a
+        program that is slower by the minimum slowdown with the chance MISSED. The second one suspects an unchanged
+        program in 4 of 100 launches at most.
 
         Args:
             history: The record.
@@ -283,8 +284,8 @@ class Rule:
     def is_gross(self, history: History, y: float) -> bool:
         """Return whether one launch lost more than chance explains, and than machines of one kind differ by.
 
-        y - B > max(ln(1 + detect), t(alpha / N, nu) T), nu that of both spreads together. If the record has one
-        machine, and the GPUs are others, nothing tells how far machines differ: then APART_UNKNOWN is the least.
+        y - B > max(ln(1 + minimum_slowdown), t(alpha / N, nu) T), nu that of both spreads together. If the record has
+        one machine, and the GPUs are others, nothing tells how far machines differ: then APART_UNKNOWN is the least.
 
         Args:
             history: The record.
@@ -308,7 +309,7 @@ class Rule:
     def healthy(self, history: History) -> float:
         """Return the largest loss, as a logarithm, that a launch of another healthy machine shows.
 
-        max(ln(1 + detect), t(HEALTHY, nu) T). The degrees of freedom nu are those of both spreads together.
+        max(ln(1 + minimum_slowdown), t(HEALTHY, nu) T). The degrees of freedom nu are those of both spreads together.
 
         Args:
             history: Launches of other machines.
@@ -321,7 +322,8 @@ class Rule:
     def improved(self, history: History, y: float) -> bool:
         """Return whether one launch is better than chance explains.
 
-        B - y > max(ln(1 + min(detect, GAIN)), t(alpha / N, nu) T). One launch is enough, because nothing fails by it.
+        B - y > max(ln(1 + min(minimum_slowdown, GAIN)), t(alpha / N, nu) T). One launch is enough, because nothing
+        fails by it.
 
         Args:
             history: The record.
@@ -331,7 +333,7 @@ class Rule:
         if nu < SMALLEST_DOF:
             return False
         margin = upper_quantile(self.alpha, nu) * self.error(history)
-        return history.center - y > max(math.log1p(min(self.policy.detect, GAIN)), margin)
+        return history.center - y > max(math.log1p(min(self.policy.minimum_slowdown, GAIN)), margin)
 
     def against_record(self, history: History, ys: Sequence[float]) -> Sequential:
         """Return what launches show against the record.
@@ -367,8 +369,8 @@ class Rule:
     ) -> Sequential:
         """Return what a race shows; the loss is that of B against A.
 
-        At the end of a race with a record, a loss that is beyond detect with 999 of 1000 is an accusation. The screen
-        let few figures come so far.
+        At the end of a race with a record, a loss that is beyond the minimum slowdown with 999 of 1000 is an
+        accusation. The screen let few figures come so far.
 
         Args:
             history: The record, for its spread; None if there is none, and the race's own spread counts alone.

@@ -176,6 +176,7 @@ def test_with_the_option_a_file_runs_as_it_is(unmarked: WholeRun) -> None:
     assert "raised on rank 1 of 2 (gloo) in InTurn.test_fails" in unmarked.report("InTurn::test_fails")
 
 
-def test_an_unknown_isolation_is_a_usage_error(tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, "-o", "gpuperf_adopt_classes=world")
-    assert "ini key gpuperf_adopt_classes takes group, file or process, got 'world'" in run.text
+def test_an_unknown_isolation_is_a_usage_error(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_inprocess("--adopt-classes=world")
+    assert result.ret is pytest.ExitCode.USAGE_ERROR
+    assert "--adopt-classes=group/--adopt-classes=file/--adopt-classes=process" in result.stderr.str()

@@ -125,7 +125,7 @@ def test_the_rules_are_those_of_an_update(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == f"not written: {loss}; accept it with: {command}\nno baselines written\n"
     assert adopt("two.json", "--mode=new") == 0
     assert medians() == [100.0] * 5
-    assert adopt("two.json", "--tolerance=0.2") == 0
+    assert adopt("two.json", "--minimum-slowdown=0.2") == 0
     assert adopt(written("three", 80.0), "--accept-regression") == 0
     assert medians() == [80.0] * 5
 
@@ -298,8 +298,14 @@ def test_broken_baselines_are_left_as_they_are(capsys: pytest.CaptureFixture[str
         (("adopt", "one.json"), "the following arguments are required: --reason"),
         (("adopt", "one.json", "--reason= "), "--reason is empty: say why these results become baselines"),
         (("adopt", "one.json", "--reason=x", "--mode=some"), "invalid choice: 'some' (choose from "),
-        (("adopt", "one.json", "--reason=x", "--tolerance=nan"), "--tolerance must be a positive number, got nan"),
-        (("adopt", "one.json", "--reason=x", "--tolerance=0"), "--tolerance must be a positive number, got 0.0"),
+        (
+            ("adopt", "one.json", "--reason=x", "--minimum-slowdown=nan"),
+            "--minimum-slowdown must be a positive number, got nan",
+        ),
+        (
+            ("adopt", "one.json", "--reason=x", "--minimum-slowdown=0"),
+            "--minimum-slowdown must be a positive number, got 0.0",
+        ),
     ],
 )
 def test_a_command_that_cannot_be_meant(

@@ -227,13 +227,13 @@ def scattered(*values: float) -> MetricBaseline:
     return replace(metric(1.0, prefix="old", anchor=OLD), launches=figures)
 
 
-def test_the_bound_of_a_loss_is_the_tolerance() -> None:
+def test_the_bound_of_a_loss_is_the_minimum_slowdown() -> None:
     candidate = file({TEST: metric(94.0)})
-    assert not merge(stored(), candidate, UpdatePolicy(tolerance=0.07), STAMP).refused
+    assert not merge(stored(), candidate, UpdatePolicy(minimum_slowdown=0.07), STAMP).refused
     # Slower by 5 % is 95.2 of 100: what a run has to find, and what an update may not hide, is one bound.
     assert merge(stored(), file({TEST: metric(95.2)}), UpdatePolicy(), STAMP).refused
     assert not merge(stored(), file({TEST: metric(95.3)}), UpdatePolicy(), STAMP).refused
-    (loss,) = merge(stored(), file({TEST: metric(97.5)}), UpdatePolicy(tolerance=0.02), STAMP).refused
+    (loss,) = merge(stored(), file({TEST: metric(97.5)}), UpdatePolicy(minimum_slowdown=0.02), STAMP).refused
     assert loss.bound == 0.02
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,16 +42,6 @@ def summed(ctx):
 def test_sum(ranks):
     assert ranks.world_size == 2, "no smaller world is tried"
     assert all(torch.equal(each, torch.full((3,), 3.0)) for each in ranks.run(summed))
-"""
-FIRST = """
-import pytest
-
-def test_nothing():
-    pass
-
-@pytest.mark.ranks(2)
-def test_first(ranks):
-    assert ranks.run(summed) is None, "never"
 """
 # Of the suites themselves: only these send their modules to the ranks with the fault in them.
 REAL = "suites/collectives/test_correctness.py::test_every_rank_is_root_once"
@@ -103,16 +94,21 @@ def test_a_fault_of_a_program_reaches_the_ranks(tmp_path: Path, old: str, outcom
 
 
 @pytest.mark.parametrize(
-    ("before", "caught"),
-    [("test_sum", "test_sum[2ranks]"), ("test_nothing", "test_first[2ranks]"), ("test_gone", "test_first[2ranks]")],
-    ids=["catches it", "passes", "gone"],
+    ("first", "runs"), [(CAUGHT, 1), (PASSED, 2), (UNTRUE, 2)], ids=["catches it", "passes", "gone"]
 )
-def test_the_test_that_caught_a_fault_comes_first_and_then_all_others(tmp_path: Path, before: str, caught: str) -> None:
-    path, *options = whole = written(tmp_path, FIRST + TEST)
-    fault = Fault(name="of torch", module="torch.distributed", old="", new=NOTHING)
-    result = tried_again("collectives", fault, [f"{path}::{before}", *options], whole)
-    assert result.outcome == CAUGHT, result
-    assert result.test.endswith(f"::{caught}")
+def test_the_test_that_caught_a_fault_comes_first_and_then_all_others(
+    monkeypatch: pytest.MonkeyPatch, first: str, runs: int
+) -> None:
+    ran: list[Sequence[str]] = []
+
+    def scripted(subject: str, fault: Fault | None, tests: Sequence[str]) -> Result:
+        ran.append(tests)
+        return Result(subject=subject, fault="one", outcome=first if len(ran) == 1 else CAUGHT, seconds=2.0)
+
+    monkeypatch.setattr(mutations, "tried", scripted)
+    result = tried_again("scan", Fault(name="one", module="torch", old="x", new="y"), ["t.py::test_it"], ["t.py"])
+    assert (result.outcome, result.seconds) == (CAUGHT, 2.0 * runs)
+    assert ran == [["t.py::test_it"], ["t.py"]][:runs]
 
 
 def test_the_record_names_functions_of_tests_that_caught_faults(tmp_path: Path) -> None:
@@ -130,20 +126,23 @@ def test_a_subject_whose_tests_all_skip_tells_nothing(tmp_path: Path) -> None:
     assert result.outcome == SKIPPED
 
 
-@pytest.mark.parametrize(("options", "outcome"), [("", SKIPPED), ("--gpus auto", CAUGHT)])
+@pytest.mark.parametrize(("options", "message"), [("", "its tests need GPUs"), ("--gpus auto", "no end after 600 s")])
 def test_a_fault_that_only_gpus_tell_is_tried_if_they_are_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, outcome: str
+    monkeypatch: pytest.MonkeyPatch, options: str, message: str
 ) -> None:
+    def hangs(*args: object, **settings: object) -> None:
+        raise subprocess.TimeoutExpired("pytest", 600.0)
+
+    monkeypatch.setattr(subprocess, "run", hangs)
     monkeypatch.setenv("PYTEST_ADDOPTS", options)
-    fault = Fault(name="of torch", module="torch.distributed", old="", new=NOTHING, gpus=True)
-    result = tried("collectives", fault, written(tmp_path, TEST))
-    assert result.outcome == outcome, result
-    assert (result.message == "its tests need GPUs") == (outcome == SKIPPED)
+    result = tried("scan", Fault(name="one", module="torch", old="", new="x", gpus=True), ["t.py"])
+    assert result.message == message
+    assert result.outcome == (UNTRUE if options else SKIPPED)
 
 
 def test_a_text_that_the_source_holds_twice_is_refused() -> None:
     fault = Fault(name="ambiguous", module="torch", old="x", new="y")
-    message = r"^the fault 'ambiguous' replaces 'x', which torch holds 2 times, not once: write the text anew"
+    message = r"^the fault 'ambiguous' replaces 'x', which torch holds 2 times, not once: copy the text"
     with pytest.raises(ValueError, match=message):
         fault.applied_to("x = x")
 
@@ -172,18 +171,19 @@ def test_a_sample_has_different_faults_and_each_only_once(count: int) -> None:
         assert {subject for subject, _ in drawn} >= set(faults) - {"deepspeed", "megatron"}
 
 
-def test_a_name_that_two_faults_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    twice = Fault(name="one", module="torch", old="x", new="y")
-    monkeypatch.setattr("benchmarks.mutants.tables.collectives.FAULTS", (twice, twice))
-    with pytest.raises(ValueError, match=r"^collectives has two faults of the name 'one': rename one$"):
-        table()
+HUNK = "name: {name}\nmodule: torch\n@@ lines\n-x\n+y\n"
 
 
-def test_a_patch_that_two_faults_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    twice = tuple(Fault(name=name, module="torch", old="x", new="y") for name in ("one", "other"))
-    monkeypatch.setattr("benchmarks.mutants.tables.collectives.FAULTS", twice)
-    with pytest.raises(ValueError, match=r"^collectives has one patch twice, as 'one' and 'other': delete one$"):
-        table()
+def test_a_name_that_two_faults_have_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {f"scan/{file}.diff": HUNK.format(name="one") for file in ("a", "b")})
+    with pytest.raises(ValueError, match=r"^scan has two faults of the name 'one': rename one$"):
+        table(tmp_path)
+
+
+def test_a_patch_that_two_faults_are_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {f"scan/{name}.diff": HUNK.format(name=name) for name in ("one", "other")})
+    with pytest.raises(ValueError, match=r"^scan has one patch twice, as 'one' and 'other': delete one$"):
+        table(tmp_path)
 
 
 def test_a_result_replaces_the_earlier_one_and_faults_of_no_table_are_left_out(tmp_path: Path) -> None:

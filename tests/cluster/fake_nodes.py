@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.cluster.cluster import Cluster
-from pytest_gpuperf.cluster.member import Member
+from pytest_gpuperf.features.cluster.cluster import Cluster
+from pytest_gpuperf.features.cluster.member import Member
+from pytest_gpuperf.features.cluster.watching import ClusterWatch
 from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from tests.fake_gpus import machine_of
@@ -46,3 +47,4 @@ def install(
 
     patch.setattr(Cluster, "_member", member)
     patch.setattr(CurrentRanks, "_spec", spec)
+    patch.setattr(Cluster, "watch", lambda self, gpus: ClusterWatch([]))

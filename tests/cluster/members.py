@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
-from pytest_gpuperf.cluster.failures import NodeLostError
-from pytest_gpuperf.cluster.member import Member
-from pytest_gpuperf.cluster.node_host import NodeHost
-from pytest_gpuperf.cluster.wire import NodeFacts
+from pytest_gpuperf.features.cluster.failures import NodeLostError
+from pytest_gpuperf.features.cluster.member import Member
+from pytest_gpuperf.features.cluster.node_host import NodeHost
+from pytest_gpuperf.features.cluster.wire import NodeFacts
 from tests.fake_gpus import gpu, machine_of
 
 SOON = 60.0  # seconds; generous, since a machine may be busy

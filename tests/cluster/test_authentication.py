@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,16 +28,10 @@ def test_it(ranks):
 
 @pytest.fixture(scope="module")
 def token(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The variables of a node that has the cluster's token."""
+    """The variables of a process that finds the cluster's token in a file."""
     path = tmp_path_factory.mktemp("token") / "auth_token"
-    path.write_text("0123456789abcdef" * 4)
+    path.write_text(os.environ["RAY_AUTH_TOKEN"])
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "", "RAY_AUTH_TOKEN_PATH": str(path)}
-
-
-@pytest.fixture(scope="module")
-def guarded(token: dict[str, str]) -> Iterator[Raylets]:
-    with raylets("gpu-a", "gpu-b", cpus=1, env=token) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -45,24 +40,24 @@ def opened() -> Iterator[Raylets]:
         yield cluster
 
 
-def test_with_the_token_programs_run(guarded: Raylets, token: dict[str, str], tmp_path: Path) -> None:
+def test_with_the_token_programs_run(two_nodes: Raylets, token: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     variables = {**token, "RAY_AUTH_MODE": ""}  # which is the default
-    run = run_pytest(tmp_path, "--cluster", guarded.address, env=variables, timeout=SLOW)
+    run = run_pytest(tmp_path, "--cluster", two_nodes.address, env=variables, timeout=SLOW)
     assert run.outcomes == {"test_it[2ranks]": "PASSED"}, run.text
 
 
 @pytest.mark.parametrize("mode", ["disabled", "token"])
 def test_without_the_token_the_cluster_is_closed(
-    guarded: Raylets, token: dict[str, str], tmp_path: Path, mode: str
+    two_nodes: Raylets, token: dict[str, str], tmp_path: Path, mode: str
 ) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     other = tmp_path / "other_token"
     other.write_text("f" * 64)
     env = {"RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN": "", "RAY_AUTH_TOKEN_PATH": str(other)}
-    run = run_pytest(tmp_path, "--cluster", guarded.address, env=env, timeout=SLOW)
+    run = run_pytest(tmp_path, "--cluster", two_nodes.address, env=env, timeout=SLOW)
     assert run.result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"ERROR: --cluster {guarded.address}: something listens there, and this process cannot join it" in run.text
+    assert f"ERROR: --cluster {two_nodes.address}: something listens there, and this process cannot join it" in run.text
     assert "set RAY_AUTH_MODE=token" in run.text
 
 

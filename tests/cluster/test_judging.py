@@ -128,7 +128,7 @@ def stored(folder: Path) -> Baselines:
 
 @pytest.fixture(scope="module")
 def judged(two_nodes_with_gpus: Raylets, tmp_path_factory: pytest.TempPathFactory) -> Judged:
-    ini = "[pytest]\ngpuperf_tolerance = 0.5\n"
+    ini = "[pytest]\ngpuperf_minimum_slowdown = 0.5\n"
     folder = write(tmp_path_factory.mktemp("judged"), {"conftest.py": CONFTEST, "test_it.py": TESTS, "pytest.ini": ini})
     slept(folder, steady=20e-3, slowed=20e-3)
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.cluster import node_leases
-from pytest_gpuperf.cluster.leasing import ClusterLeasing, wanted_of
-from pytest_gpuperf.cluster.member import Member
+from pytest_gpuperf.features.cluster import node_leases
+from pytest_gpuperf.features.cluster.leasing import ClusterLeasing, wanted_of
+from pytest_gpuperf.features.cluster.member import Member
 from pytest_gpuperf.leases.folder import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from tests.cluster.members import member

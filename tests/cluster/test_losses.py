@@ -13,19 +13,20 @@ import pytest
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
-from pytest_gpuperf.cluster import cluster as cluster_module
-from pytest_gpuperf.cluster import connection
-from pytest_gpuperf.cluster import member as member_module
-from pytest_gpuperf.cluster.cluster import Cluster, _require_reserved_gpus
-from pytest_gpuperf.cluster.connection import Connection
-from pytest_gpuperf.cluster.failures import ClusterError, NodeLostError
-from pytest_gpuperf.cluster.member import Member
-from pytest_gpuperf.cluster.reservation import Reservation
-from pytest_gpuperf.cluster.wire import NodeFacts
+from pytest_gpuperf.features.cluster import cluster as cluster_module
+from pytest_gpuperf.features.cluster import connection
+from pytest_gpuperf.features.cluster import member as member_module
+from pytest_gpuperf.features.cluster.cluster import Cluster, _require_reserved_gpus
+from pytest_gpuperf.features.cluster.connection import Connection
+from pytest_gpuperf.features.cluster.failures import ClusterError, NodeLostError
+from pytest_gpuperf.features.cluster.member import Member
+from pytest_gpuperf.features.cluster.reservation import Reservation
+from pytest_gpuperf.features.cluster.wire import NodeFacts
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.markers import RanksMarker
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.run.current_ranks import CurrentRanks
+from pytest_gpuperf.run.nodes import Wanted
 from tests.cluster.members import member
 
 HEADLESS = (
@@ -92,6 +93,9 @@ def test_a_node_is_not_blamed_for_the_daemon_beside_pytest(
     assert node.story() == (said if ended else f"{said} (RayActorError); the head is gone")
 
 
+TWO = Wanted(2, (), on_gpus=False, timed=False)
+
+
 def lost_node() -> Member:
     facts = NodeFacts({}, Machine((), None, False), "tcp")
     return Member("gpu-b", "10.0.0.1", 1, 1, None, facts, 1.0, lost="node gpu-b is gone")
@@ -116,18 +120,18 @@ def test_after_a_loss_one_test_waits_for_another_node(monkeypatch: pytest.Monkey
     cluster, waits = cluster_without_nodes("")
     for _ in range(2):
         with pytest.raises(LaunchError, match=r"^no node is left; the run has lost nodes: node gpu-b is gone$"):
-            cluster.place(2)
+            cluster.place(TWO)
     assert waits == [0.5, 0.0]
     cluster.members.append(lost_node())
     with pytest.raises(LaunchError):
-        cluster.place(2)
+        cluster.place(TWO)
     assert waits == [0.5, 0.0, 0.5]
 
 
 def test_without_a_head_that_comes_before_the_losses() -> None:
     cluster, waits = cluster_without_nodes("the head is gone")
     with pytest.raises(LaunchError, match=r"^no node is left; the head is gone; the run has lost nodes: node gpu-b"):
-        cluster.place(2)
+        cluster.place(TWO)
     assert waits == []
     assert cluster.report() == [
         "cluster: node gpu-b is gone",
@@ -153,7 +157,7 @@ def test_what_ended_all_nodes_is_reported_once() -> None:
         cluster.members.append(node)
     cluster.members = cluster.members[1:]
     with pytest.raises(LaunchError) as caught:
-        cluster.place(2)
+        cluster.place(TWO)
     assert str(caught.value) == f"no node is left; {DAEMONLESS}"
     assert cluster.report() == [f"cluster: {DAEMONLESS}", "cluster: the run began with 2 nodes and ended with 0"]
 
@@ -250,8 +254,8 @@ def test_a_node_comes_in_place_of_a_lost_one_before_gpus_are_leased(launch: int 
 
     marker = RanksMarker((2,))
     ranks._current = SimpleNamespace(world_size=2, prepared=False, launch=launch, gpus=(), marker=marker)
-    ranks._cluster = SimpleNamespace(look=noted("look"))
-    ranks._placed, ranks._lease, ranks._prepare_launch = noted("placed"), noted("lease"), noted("launch")
+    ranks._nodes = SimpleNamespace(look=noted("look"), losses=[])
+    ranks._placement, ranks._lease, ranks._prepare_launch = noted("placed"), noted("lease"), noted("launch")
     ranks._pool = noted("pool")
     ranks.prepare()
     assert [what for what in done if what in ("look", "placed", "lease")] == order

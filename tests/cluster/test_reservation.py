@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.cluster.cluster import _require_same_software, _unusable
-from pytest_gpuperf.cluster.connection import _refusal
-from pytest_gpuperf.cluster.failures import ClusterError
-from pytest_gpuperf.cluster.member import Member
-from pytest_gpuperf.cluster.node_host import NodeHost, fabric, importable, interface_of
-from pytest_gpuperf.cluster.reservation import RayNode, Reservation, reservation
-from pytest_gpuperf.cluster.wire import NodeFacts, endings_received, endings_sent, received, sent, size_of
+from pytest_gpuperf.features.cluster.cluster import _require_same_software, _unusable
+from pytest_gpuperf.features.cluster.connection import _refusal
+from pytest_gpuperf.features.cluster.failures import ClusterError
+from pytest_gpuperf.features.cluster.member import Member
+from pytest_gpuperf.features.cluster.node_host import NodeHost, fabric, importable, interface_of
+from pytest_gpuperf.features.cluster.reservation import RayNode, Reservation, reservation
+from pytest_gpuperf.features.cluster.wire import NodeFacts, endings_received, endings_sent, received, sent, size_of
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.nodes import as_one, difference
 from pytest_gpuperf.hardware.site import Site, joined

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-from pytest_gpuperf.cluster.cluster import Cluster
+from pytest_gpuperf.features.cluster.cluster import Cluster
 from pytest_gpuperf.ranks.channel import LARGE, Parcel
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.cluster.failures import ClusterError
-from pytest_gpuperf.cluster.token import mode_of, warning
+from pytest_gpuperf.features.cluster.failures import ClusterError
+from pytest_gpuperf.features.cluster.token import mode_of, warning
 from tests.whole_run import run_pytest
 
 CURE = (

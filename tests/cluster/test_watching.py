@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_gpuperf.cluster import node_host
-from pytest_gpuperf.cluster.cluster import Cluster
-from pytest_gpuperf.cluster.member import Member
-from pytest_gpuperf.cluster.watching import ClusterWatch
+from pytest_gpuperf.features.cluster import node_host
+from pytest_gpuperf.features.cluster.cluster import Cluster
+from pytest_gpuperf.features.cluster.member import Member
+from pytest_gpuperf.features.cluster.watching import ClusterWatch
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.hardware.device import HardwareError, Xid
 from pytest_gpuperf.hardware.fitness import AtStart, conditions

@@ -61,14 +61,14 @@ def test_racy(ranks, tmp_path):
 
 def told(folder: Path, *options: str) -> tuple[WholeRun, list[list[float]]]:
     """A run, and the seconds of each rank's delays but the one before its program."""
-    run = run_pytest(write(folder, {"test_it.py": TELLS}), "-rA", *options)
+    run = run_pytest(write(folder, {"test_it.py": TELLS, "test_race.py": RACY}), "-rA", *options)
     assert run.outcomes["test_tells[2ranks]"] == "PASSED", run.text
     slept = re.search(r"^slept (.*)$", run.text, re.MULTILINE)
     assert slept is not None
     return run, ast.literal_eval(slept[1])
 
 
-def test_the_seed_of_the_header_repeats_the_delays(tmp_path: Path) -> None:
+def test_the_seed_of_the_header_repeats_the_delays_and_another_provokes_a_race(tmp_path: Path) -> None:
     run, slept = told(tmp_path / "first", "--delay-ranks=random")
     header = re.search(
         r"^gpuperf: ranks are delayed at random; (--delay-ranks=\d+) repeats it$", run.text, re.MULTILINE
@@ -79,7 +79,9 @@ def test_the_seed_of_the_header_repeats_the_delays(tmp_path: Path) -> None:
     assert all(0 <= one <= 0.05 for own in slept for one in own)
     assert f'pytest "test_it.py::test_fails[2ranks]" {header[1]}' in run.text
     assert told(tmp_path / "again", header[1])[1] == slept
-    assert told(tmp_path / "other", "--delay-ranks=1")[1] != slept
+    other, others = told(tmp_path / "other", "--delay-ranks=306")
+    assert others != slept
+    assert other.outcomes["test_racy[2ranks]"] == "FAILED"  # with this seed rank 1 comes 48 ms late
 
 
 def test_no_rank_is_delayed_by_default(tmp_path: Path) -> None:
@@ -87,12 +89,6 @@ def test_no_rank_is_delayed_by_default(tmp_path: Path) -> None:
     assert slept == [[], []]
     assert "ranks are delayed" not in run.text
     assert "--delay-ranks" not in run.text
-
-
-def test_it_provokes_a_race(tmp_path: Path) -> None:
-    # With this seed rank 1 comes 48 ms late.
-    run = run_pytest(write(tmp_path, {"test_it.py": RACY}), "-v", "--delay-ranks=306")
-    assert run.outcomes == {"test_racy[2ranks]": "FAILED"}
 
 
 def test_workers_have_one_seed(tmp_path: Path) -> None:

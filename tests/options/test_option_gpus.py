@@ -271,7 +271,7 @@ def test_gpus_go_with_xdist_and_a_recording_does_not(pytester: pytest.Pytester, 
         "gpuperf_grace",
         "gpuperf_lease_timeout",
         "gpuperf_node_timeout",
-        "gpuperf_tolerance",
+        "gpuperf_minimum_slowdown",
         "gpuperf_min_effect",
     ],
 )

@@ -1,14 +1,13 @@
 """Other plugins and ``conftest.py`` files may have options and attributes of the same names as ours."""
 
-from pathlib import Path
-
 import pytest
 
 from pytest_gpuperf.options import SHARED
 from pytest_gpuperf.parser_internals import registered
-from tests.whole_run import WholeRun, run_pytest, write
+from tests.fake_gpus import without_ranks
+from tests.whole_run import write
 
-NAMES = (*SHARED, "--report", "--profile")
+NAMES = (*SHARED, "--report", "--profile", "--explain", "--cluster")
 
 # As pytest-smoke has it.
 THEIRS = """
@@ -29,16 +28,24 @@ def pytest_report_header(config):
 """
 TEST = """
 import pytest
+from pytest_gpuperf import Metric
 
 @pytest.mark.ranks(1)
 def test_it(perf):
-    perf.check(time=perf.measure(lambda ctx: lambda: None).time)
+    perf.check(time=Metric(1.0, "s", "lower"))
 """
 
 
-def run(folder: Path, conftest: str, *args: str, env: dict[str, str] | None = None) -> WholeRun:
-    write(folder, {"test_it.py": TEST, "theirs.py": THEIRS, "conftest.py": conftest, "pytest.ini": "[pytest]\n"})
-    return run_pytest(folder, *args, env={"PYTHONPATH": f"{folder}:{Path(__file__).parents[2]}", **(env or {})})
+@pytest.fixture(autouse=True)
+def _no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test runs no program."""
+    without_ranks(monkeypatch)
+
+
+def run(pytester: pytest.Pytester, conftest: str, *args: str) -> pytest.RunResult:
+    write(pytester.path, {"test_it.py": TEST, "theirs.py": THEIRS, "conftest.py": conftest})
+    pytester.syspathinsert()
+    return pytester.runpytest_inprocess(*args)
 
 
 @pytest.mark.parametrize(
@@ -51,45 +58,48 @@ def run(folder: Path, conftest: str, *args: str, env: dict[str, str] | None = No
     ids=["before", "after", "conftest"],
 )
 def test_a_plugin_that_has_smoke_keeps_it(
-    tmp_path: Path, conftest: str, args: tuple[str, ...], env: dict[str, str]
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    conftest: str,
+    args: tuple[str, ...],
+    env: dict[str, str],
 ) -> None:
-    both = run(tmp_path, conftest, "--smoke=3", "--gpuperf-smoke", *args, env=env)
-    assert both.outcomes == {"test_it[1rank]": "PASSED"}, both.text
-    assert "theirs: 3" in both.result.outlines
-    assert "gpuperf: another plugin or conftest.py has --smoke, so ours is --gpuperf-smoke" in both.result.outlines
-    alone = run(tmp_path, conftest, "--smoke=3", *args, env=env)
-    assert alone.outcomes == {"test_it[1rank]": "SKIPPED"}, alone.text
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    both = run(pytester, conftest, "--smoke=3", "--gpuperf-smoke", *args)
+    both.assert_outcomes(passed=1)
+    assert "theirs: 3" in both.outlines
+    assert "gpuperf: another plugin or conftest.py has --smoke, so ours is --gpuperf-smoke" in both.outlines
+    run(pytester, conftest, "--smoke=3", *args).assert_outcomes(skipped=1)
 
 
-def test_every_shared_name_may_be_another_plugins(tmp_path: Path) -> None:
-    write(tmp_path, {"all_of_them.py": ALL_OF_THEM})
+def test_every_shared_name_may_be_another_plugins(pytester: pytest.Pytester) -> None:
+    write(pytester.path, {"all_of_them.py": ALL_OF_THEM})
     words = [word for name in NAMES for word in (name, "theirs")]
-    found = run(tmp_path, "", "-p", "all_of_them", *words, "--gpuperf-smoke", "--gpuperf-report=page.html")
-    assert found.outcomes == {"test_it[1rank]": "PASSED"}, found.text
+    found = run(pytester, "", "-p", "all_of_them", *words, "--gpuperf-smoke", "--gpuperf-report=page.html")
+    found.assert_outcomes(passed=1)
     for name in NAMES:
-        assert f"theirs: {name} theirs" in found.result.outlines
-    assert (tmp_path / "page.html").exists()
+        assert f"theirs: {name} theirs" in found.outlines
+    assert (pytester.path / "page.html").exists()
 
 
-def test_a_conftest_may_have_gpus(tmp_path: Path) -> None:
+def test_a_conftest_may_have_gpus(pytester: pytest.Pytester) -> None:
     conftest = "def pytest_addoption(parser):\n    parser.addoption('--gpus', required=True)\n"
-    found = run(tmp_path, conftest, "--gpus=0,1", "--smoke")
-    assert found.outcomes == {"test_it[1rank]": "PASSED"}, found.text
+    run(pytester, conftest, "--gpus=0,1", "--smoke").assert_outcomes(passed=1)
 
 
-def test_without_others_the_short_names_are_ours(tmp_path: Path) -> None:
-    found = run(tmp_path, "", "--smoke", "--gpus", "0")
-    assert found.outcomes == {"test_it[1rank]": "PASSED"}, found.text
-    assert "another plugin" not in found.text
+def test_without_others_the_short_names_are_ours(pytester: pytest.Pytester) -> None:
+    found = run(pytester, "", "--smoke", "--gpus", "0")
+    found.assert_outcomes(passed=1)
+    assert "another plugin" not in found.stdout.str()
 
 
-def test_the_value_of_a_short_name_is_not_taken_for_a_file(tmp_path: Path) -> None:
+def test_the_value_of_a_short_name_is_not_taken_for_a_file(pytester: pytest.Pytester) -> None:
     # pytest loads the conftest.py files of testpaths first, if the command line names no file.
-    write(tmp_path, {"pytest.ini": "[pytest]\ntestpaths = sub\n", "sub/test_it.py": TEST})
     conftest = "def pytest_addoption(parser):\n    parser.addoption('--mine')\n"
-    write(tmp_path, {"sub/conftest.py": conftest})
-    found = run_pytest(tmp_path, "--gpus", "0", "--smoke", "--mine=1")
-    assert found.outcomes == {"test_it[1rank]": "PASSED"}, found.text
+    files = {"pytest.ini": "[pytest]\ntestpaths = sub\n", "sub/test_it.py": TEST, "sub/conftest.py": conftest}
+    write(pytester.path, files)
+    pytester.runpytest_inprocess("--gpus", "0", "--smoke", "--mine=1").assert_outcomes(passed=1)
 
 
 def test_all_our_attributes_have_a_prefix(pytester: pytest.Pytester) -> None:

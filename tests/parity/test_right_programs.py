@@ -9,19 +9,14 @@ from tests.whole_run import WholeRun, run_pytest, write
 NAMES = (
     "ddp accumulate 4 mlp adamw 3",
     "ddp autocast mlp sgd 3",
-    "ddp bf16 mlp sgd 3",
     "ddp checkpointed mlp sgd 2",
     "ddp uneven padded language adamw 2",
-    "zero mlp adamw 3",
-    "fsdp language adamw 3",
     "fsdp mixed mlp adamw 2",
     "hsdp 2x2 mlp adamw 3",
     "sp language adamw 3",
     "fsdp x tp language adamw 3",
-    "by hand mlp sgd 5",
     "ring language sgd 2",
     "pipeline 1f1b language sgd 3",
-    "names fsdp language adamw 2",
 )
 TESTS = f"""
 import pytest

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import platform
 import sys
 import time
 from pathlib import Path
@@ -47,11 +48,12 @@ def test_the_context_says_where_a_program_runs(call: Call) -> None:
             "seed": ctx.seed,
             "same draws": equal,
             "default draws": torch.rand(2).tolist(),
+            "node": (ctx.node, ctx.num_nodes, ctx.node_name),
         }
 
     first, second = call(program)
     assert first == {**first, "local_rank": 0, "backend": "gloo", "device": "cpu", "seed": 100, "same draws": True}
-    assert second == {**second, "local_rank": 1, "seed": 101}
+    assert second == {**second, "local_rank": 1, "seed": 101, "node": (0, 1, platform.node())}
     assert first["default draws"] != second["default draws"]
     assert [first, second] == call(program)
 

@@ -1,4 +1,4 @@
-"""What --explain says."""
+"""What is said of explanations."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,12 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_gpuperf.baselines.plain import plain, read
-from pytest_gpuperf.report.explain_lines import (
-    explain_block_line,
-    explain_line,
-    explanation_in_words,
-    explanation_lines,
-)
+from pytest_gpuperf.report.explain_lines import explanation_in_words, explanation_lines
 from pytest_gpuperf.report.verdict_line import details
 from pytest_gpuperf.report.why import chosen_in_words
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
@@ -27,24 +22,6 @@ MOVED = replace(SAME, outcome=Outcome.REGRESSED, change=-0.2)
 
 def moved(found: Explained, undone: Mapping[str, tuple[str, str]], value: float = 352e9, **more: object) -> Verdict:
     return replace(MOVED, explanation=replace(Explanation(found, undone, value), **more))  # type: ignore[arg-type]
-
-
-def test_how_long_it_takes_is_said_beforehand() -> None:
-    assert explain_line(["NCCL_ALGO"], 1, 5.0, 10.0, 7, 0) == (
-        "explain: 1 figure moved and NCCL_ALGO differs from the record: a race with the record's value takes about "
-        "25 s if launches are steady, at most about 75 s"
-    )
-    assert explain_line(["NCCL_ALGO", "NCCL_PROTO"], 3, 5.0, 10.0, 7, 2) == (
-        "explain: 3 figures moved and NCCL_ALGO, NCCL_PROTO differ from the record: a race with the record's values "
-        "takes about 25 s if launches are steady, at most about 75 s; "
-        "if they explain it, at most 2 races more of that length will find which of them"
-    )
-
-
-def test_a_block_is_said() -> None:
-    assert explain_block_line(["NCCL_ALGO"], 2, 7, ["t.py::a"], 8.2) == (
-        "explain: NCCL_ALGO as recorded, block 2 of at most 7 (4 launches, about 8 s): t.py::a"
-    )
 
 
 @pytest.mark.parametrize(

@@ -383,12 +383,15 @@ TOLD = "thresholds relaxed: "
     ("policy", "lines"),
     [
         (Policy(), []),
-        (Policy(detect=0.04, min_effect=0.01), []),
-        (Policy(detect=9.0), [TOLD + "gpuperf_tolerance is 900.0 % (default 5.0 %)"]),
+        (Policy(minimum_slowdown=0.04, min_effect=0.01), []),
+        (Policy(minimum_slowdown=9.0), [TOLD + "gpuperf_minimum_slowdown is 900.0 % (default 5.0 %)"]),
         (Policy(min_effect=0.02), [TOLD + "gpuperf_min_effect is 2.0 % (default 1.5 %)"]),
         (
-            Policy(detect=9.0, min_effect=5.0),
-            [TOLD + "gpuperf_tolerance is 900.0 % (default 5.0 %), gpuperf_min_effect is 500.0 % (default 1.5 %)"],
+            Policy(minimum_slowdown=9.0, min_effect=5.0),
+            [
+                TOLD
+                + "gpuperf_minimum_slowdown is 900.0 % (default 5.0 %), gpuperf_min_effect is 500.0 % (default 1.5 %)"
+            ],
         ),
     ],
 )

@@ -14,7 +14,7 @@ from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.run.recording import Recording
-from pytest_gpuperf.run.session import Session
+from pytest_gpuperf.run.session import Session, this_machine
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
@@ -31,7 +31,7 @@ class Halves:
             hook=plugins.hook,
             stash=pytest.Stash(),
         )
-        self.session = Session.of(cast(Any, config), options, machine)
+        self.session = Session.of(cast(Any, config), options, this_machine(cast(Any, config), options, machine))
 
     @property
     def recorded(self) -> Recording:

@@ -22,7 +22,7 @@ from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.run import session as session_module
 from pytest_gpuperf.run.current_ranks import CurrentTest
-from pytest_gpuperf.run.session import Session
+from pytest_gpuperf.run.session import Session, this_machine
 from tests.fake_gpus import machine_of
 from tests.leases.waiting import until, waiters
 
@@ -55,12 +55,18 @@ def holding(session: Session, request: pytest.FixtureRequest, launch: int | None
     )
 
 
+def session_on(machine: Machine, config: pytest.Config) -> Session:
+    """The parts of a run on a machine."""
+    options = Options.from_config(config)
+    return Session.of(config, options, this_machine(config, options, machine))
+
+
 @pytest.fixture
 def standing(pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     """A session whose ranks are on two GPUs."""
     monkeypatch.setattr(session_module, "Pools", StandingPools)
     config = pytester.parseconfig("-o", f"gpuperf_leases={tmp_path / 'leases'}")
-    session = Session.of(config, Options.from_config(config), machine_of(2))
+    session = session_on(machine_of(2), config)
     yield session
     session.close()
 
@@ -170,7 +176,7 @@ def test_ranks_start_with_what_every_rank_needs_and_what_the_tests_have_imported
     client = mock.Mock(wraps=ForkserverClient)
     monkeypatch.setattr(session_module, "ForkserverClient", client)
     monkeypatch.setattr(session_module, "PRELOAD_IF_USED", client_module.PRELOAD_IF_USED)
-    Session.of(pytestconfig, Options.from_config(pytestconfig), Machine((), None, False)).close()
+    session_on(Machine((), None, False), pytestconfig).close()
     if_used = {**client_module.PRELOAD_IF_USED, **OF_HARNESSES}
     client.assert_called_once_with(client_module.PRELOAD, if_used, mock.ANY)
 
@@ -194,7 +200,7 @@ def test_ranks_that_measure_run_on_their_gpus_nodes(
     monkeypatch.setattr(type(machine.devices), "cores", lambda self, uuid: cores[uuid])
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3})
     config = pytester.parseconfig("-o", f"gpuperf_leases={tmp_path / 'leases'}", *options)
-    session = Session.of(config, Options.from_config(config), machine)
+    session = session_on(machine, config)
     try:
         holding(session, request, launch)
         spec = session.ranks._spec(2)
@@ -221,7 +227,7 @@ def test_on_cpus_only_a_timed_test_leases_cores(
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
     config = pytester.parseconfig("-o", f"gpuperf_leases={tmp_path / 'leases'}", "-o", "gpuperf_lease_timeout=0.05")
-    session = Session.of(config, Options.from_config(config), machine_of(2))
+    session = session_on(machine_of(2), config)
     monkeypatch.setattr(session.launch, "measured", measured)
     test = CurrentTest(request.node, "test_x", RanksMarker((2,), device="cpu"), 60, "group", 1, launch, 2)
     try:
@@ -235,19 +241,21 @@ def test_on_cpus_only_a_timed_test_leases_cores(
         session.close()
 
 
-NODES = mock.Mock(**{"site.return_value": Site("node-0, node-1", "2 GPUs", {})})
-
-
-@pytest.mark.parametrize("cluster", [None, NODES], ids=["here", "on nodes of a cluster"])
+@pytest.mark.parametrize("cluster", [False, True], ids=["here", "on nodes of a cluster"])
 def test_only_ranks_of_this_machine_are_at_its_numa_nodes(
-    pytester: pytest.Pytester, tmp_path: Path, cluster: mock.Mock | None
+    pytester: pytest.Pytester, tmp_path: Path, cluster: bool
 ) -> None:
     config = pytester.parseconfig("-o", f"gpuperf_leases={tmp_path / 'leases'}")
-    session = Session.of(config, Options.from_config(config), machine_of(2), cluster)
+    options = Options.from_config(config)
+    nodes = this_machine(config, options, machine_of(2))
+    if cluster:
+        nodes = mock.Mock(wraps=nodes, machine=nodes.machine, hash_seed="", lacks=None, option="", no_race="")
+        nodes.site.side_effect = lambda: Site("node-0, node-1", "2 GPUs", {})
+    session = Session.of(config, options, nodes)
     try:
         session.launch.begin(1, {"torch": "2.13.0"})
         assert session.launch.software["torch"] == "2.13.0"
-        assert session.launch.software.get("numa binding") == ("off" if cluster is None else None)
+        assert session.launch.software.get("numa binding") == (None if cluster else "off")
     finally:
         session.close()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import against_itself
 from tests import scripted_arms
 from tests.arms.checkouts import commit
 from tests.fake_gpus import without_ranks
@@ -43,12 +44,12 @@ class Told:
     seed: str
 
 
-def race(folder: Path, **environ: str) -> list[Told]:
-    """Races a commit against itself; what the ranks told, two in each launch."""
+def run_of_commit(folder: Path, *options: str, **environ: str) -> list[Told]:
+    """Runs the test in a repository; what the ranks told, two in each launch."""
     files = {"test_it.py": TELLS, "pytest.ini": "[pytest]\n", ".gitignore": "__pycache__\n.leases\n"}
     commit(folder / "repository", files)
     log = folder / "log"
-    run = run_pytest(folder / "repository", "--against=HEAD", env={"LOG": str(log), **environ})
+    run = run_pytest(folder / "repository", *options, env={"LOG": str(log), **environ})
     assert run.result.ret == 0, run.text
     seed = environ.get("PYTHONHASHSEED") or r"\d+"
     run.result.stdout.re_match_lines([rf"gpuperf: .* PYTHONHASHSEED={seed}$"])
@@ -62,7 +63,11 @@ def hash_with(seed: str) -> str:
 
 
 def test_all_ranks_of_a_race_have_one_seed_and_each_launch_has_a_parent_of_its_own(tmp_path: Path) -> None:
-    told = race(tmp_path, PYTHONHASHSEED="")
+    results = tmp_path / "results.json"
+    told = run_of_commit(tmp_path, "--against=HEAD", f"--gpuperf-json={results}", PYTHONHASHSEED="")
+    raced = against_itself.read(results, 1.0)
+    assert list(raced.outcomes) == list(raced.changes) == ["it"]
+    assert len(told) >= 2 * 2 * raced.launches["it"] >= 2 * 2 * 2  # two ranks, two arms
     assert len(told) >= 2 * 5  # the run's own launch, and a block
     assert len({one.hashed for one in told}) == len({one.seed for one in told}) == 1
     assert told[0].hashed == hash_with(told[0].seed)
@@ -72,7 +77,7 @@ def test_all_ranks_of_a_race_have_one_seed_and_each_launch_has_a_parent_of_its_o
 
 
 def test_the_users_own_seed_is_that_of_all_ranks(tmp_path: Path) -> None:
-    told = race(tmp_path, PYTHONHASHSEED="42")
+    told = run_of_commit(tmp_path, "--smoke", PYTHONHASHSEED="42")
     assert {(one.seed, one.hashed) for one in told} == {("42", hash_with("42"))}
 
 

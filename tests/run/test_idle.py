@@ -1,6 +1,5 @@
 """Which measurements find ranks that were timed just before: with real processes, and GPUs that are made up."""
 
-from collections import Counter
 from pathlib import Path
 
 from tests.whole_run import run_pytest, write
@@ -49,15 +48,13 @@ def test_third(perf, ranks):
 
 def test_ranks_stay_warm_from_one_test_of_a_launch_to_the_next(tmp_path: Path) -> None:
     write(tmp_path, {"conftest.py": CONFTEST, "test_it.py": TESTS})
-    run = run_pytest(tmp_path, "--gpus=2", "--update-baselines", "--reason=a first one")
+    run = run_pytest(tmp_path, "--gpus=2", "--no-strict-baselines")
     assert run.result.ret == 0, run.text
-    told = Counter((tmp_path / "told.txt").read_text().splitlines())
-    launches = 5
-    assert told == {
-        "first before False": launches,
-        "first after True": launches,
-        "second before True": launches,
-        "second after True": launches,
-        "with other processes before False": launches,
-        "with other processes after True": launches,
-    }
+    assert (tmp_path / "told.txt").read_text().splitlines() == [
+        "first before False",
+        "first after True",
+        "second before True",
+        "second after True",
+        "with other processes before False",
+        "with other processes after True",
+    ]

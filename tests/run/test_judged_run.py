@@ -84,7 +84,7 @@ def slept(folder: Path, **seconds: float) -> None:
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     folder = write(
         tmp_path_factory.mktemp("judged"),
-        {"conftest.py": CONFTEST, "test_it.py": TESTS, "pytest.ini": "[pytest]\ngpuperf_tolerance = 0.5\n"},
+        {"conftest.py": CONFTEST, "test_it.py": TESTS, "pytest.ini": "[pytest]\ngpuperf_minimum_slowdown = 0.5\n"},
     )
     slept(folder, steady=5e-3, slowed=5e-3, changed=5e-3)
     recording = run_pytest(folder, "--gpus=2", "--update-baselines", "--reason=a first one")
@@ -178,7 +178,7 @@ def test_the_summary_lists_every_figure_worst_first(judged: Judged) -> None:
     assert verdicts[:6] == ["regressed"] * 2 + ["missing"] * 4
     assert len(verdicts) == 8
     assert lines[-3].startswith(f"8 figures on {KEY}: 2 regressed, 4 missing, ")
-    assert lines[-2] == "thresholds relaxed: gpuperf_tolerance is 50.0 % (default 5.0 %)"
+    assert lines[-2] == "thresholds relaxed: gpuperf_minimum_slowdown is 50.0 % (default 5.0 %)"
 
 
 def test_a_regression_is_its_own_tests_failure_in_junit(judged: Judged) -> None:

@@ -146,10 +146,10 @@ def test_a_figure_without_baseline_is_missing(options: Options) -> None:
     assert judged(options, busbw=busbw(100e9), other=busbw(100e9)) == [Outcome.SAME, Outcome.MISSING]
 
 
-def test_the_tolerance_is_the_runs(options: Options) -> None:
+def test_the_minimum_slowdown_is_the_runs(options: Options) -> None:
     record(replace(options, launches=10), "test_a", steady=True)
     assert judged(options, busbw=busbw(90e9)) == [Outcome.UNDECIDED]
-    assert judged(replace(options, policy=Policy(detect=0.2)), busbw=busbw(90e9)) == [Outcome.SAME]
+    assert judged(replace(options, policy=Policy(minimum_slowdown=0.2)), busbw=busbw(90e9)) == [Outcome.SAME]
 
 
 def test_a_second_recording_replaces_its_own_tests_and_keeps_the_others(options: Options) -> None:

@@ -1,10 +1,10 @@
 """Judges of made-up records, and what they say."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_gpuperf.baselines.schema import MetricBaseline, TestBaseline
+from pytest_gpuperf.baselines.schema import Baselines, MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.judge import Arms, Judge
 from pytest_gpuperf.verdicts.outcome import Outcome
@@ -13,6 +13,8 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.baselines.examples import KEY, TEST, baselines, metric_baseline
 
 GPUS = "GPU-1, GPU-2"
+NOW = {"nccl": "2.29.0", "torch": "2.13.0"}
+"""Versions of the run."""
 
 # Ten launches within 0.1 %: the spread is the floor, 0.3 %. Then one of 22 %.
 STEADY = metric_baseline(*[100.0 * (1 + 1e-4 * (i - 4.5)) for i in range(10)])
@@ -21,7 +23,13 @@ ONCE = metric_baseline(100.0)
 
 
 def judge_of(
-    stored: MetricBaseline | None, *, tests: int = 1, policy: Policy | None = None, known: bool = True, **entry: Any
+    stored: MetricBaseline | None,
+    *,
+    tests: int = 1,
+    policy: Policy | None = None,
+    known: bool = True,
+    now: Mapping[str, str] = NOW,
+    **entry: Any,
 ) -> Judge:
     """A judge of so many tests, all with this record.
 
@@ -30,13 +38,19 @@ def judge_of(
         tests: How many.
         policy: What is to be found.
         known: Whether the record is of the very GPUs of the run.
+        now: Versions and variables of the run.
         entry: More of each test's entry.
     """
     names = [TEST, *(f"test_{i}" for i in range(tests - 1))]
     kept = TestBaseline("body-1", {"busbw": stored}, **entry) if stored is not None else None
     file = replace(baselines(*[1.0] * 10), tests={} if kept is None else dict.fromkeys(names, kept))
     launches = {id_: replace(info, gpus=GPUS if known else "others") for id_, info in file.launches.items()}
-    return Judge(KEY, replace(file, launches=launches), names, policy or Policy(), gpus=GPUS)
+    return loaded(Judge(KEY, policy or Policy(), gpus=GPUS, now=lambda: now), replace(file, launches=launches), names)
+
+
+def loaded(judge: Judge, baselines: Baselines | None, tests: Iterable[str]) -> Judge:
+    judge.load(baselines, tests)
+    return judge
 
 
 def metrics(*values: float, **fields: Any) -> list[Metric]:
@@ -60,4 +74,4 @@ def raced(
     suspect = screened(judge, 90.0, **fields)
     assert (suspect.outcome, suspect.suspect) == (Outcome.UNDECIDED, True)
     arms = Arms(metrics(*old, **fields), metrics(*present, **fields), "abc123")
-    return judge.raced(suspect, arms, over=over, now={"nccl": "2.29.0", "torch": "2.13.0"})
+    return judge.raced(suspect, arms, over=over)

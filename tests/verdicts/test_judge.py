@@ -18,7 +18,7 @@ from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import MOST_CLEARING, Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.baselines.examples import KEY, TEST, baselines, metric_baseline
-from tests.verdicts.judged import GPUS, ONCE, STEADY, WILD, judge_of, metrics, raced, screened, verdict_of
+from tests.verdicts.judged import GPUS, ONCE, STEADY, WILD, judge_of, loaded, metrics, raced, screened, verdict_of
 
 SUSPECT = Outcome.UNDECIDED, Reason.SUSPECT
 ASKED = Outcome.UNDECIDED, Reason.ASKED
@@ -95,7 +95,7 @@ def test_a_record_of_other_gpus_is_told(recorded: list[str], gpus: str, elsewher
     known = baselines(*[100.0] * 10)
     infos = zip(known.launches.items(), recorded * 5, strict=True)
     known = replace(known, launches={id_: replace(info, gpus=where) for (id_, info), where in infos})
-    judge = Judge(KEY, known, [TEST], Policy(), gpus=gpus)
+    judge = loaded(Judge(KEY, Policy(), gpus=gpus), known, [TEST])
     assert screened(judge, 80.0).elsewhere is elsewhere
 
 
@@ -103,10 +103,10 @@ def test_five_launches_on_these_gpus_place_a_figure() -> None:
     known = baselines(*[110.0, 110.1, 109.9, 110.0, 110.2], *[100.0, 100.1, 99.9, 100.0, 100.2])
     infos = zip(known.launches.items(), ["a"] * 5 + ["c"] * 5, strict=True)
     known = replace(known, launches={id_: replace(info, gpus=where) for (id_, info), where in infos})
-    same = screened(Judge(KEY, known, [TEST], Policy(), gpus="c"), 100.5)
+    same = screened(loaded(Judge(KEY, Policy(), gpus="c"), known, [TEST]), 100.5)
     assert same.change == pytest.approx(0.005, abs=1e-6)
     assert said(same) == (Outcome.SAME, None)
-    elsewhere = screened(Judge(KEY, known, [TEST], Policy(), gpus="d"), 100.5)
+    elsewhere = screened(loaded(Judge(KEY, Policy(), gpus="d"), known, [TEST]), 100.5)
     assert elsewhere.bound is not None
     assert same.bound is not None
     assert elsewhere.bound > 2 * same.bound  # the machines differ by 10 %
@@ -173,7 +173,7 @@ def test_a_screen_that_passes_a_tenth_says_that_it_saw_nothing() -> None:
     apart = baselines(*[110.0, 110.1, 109.9, 110.0, 110.2], *[100.0, 100.1, 99.9, 100.0, 100.2])
     infos = zip(apart.launches.items(), ["a"] * 5 + ["c"] * 5, strict=True)
     apart = replace(apart, launches={id_: replace(info, gpus=where) for (id_, info), where in infos})
-    verdict = screened(Judge(KEY, apart, [TEST], Policy(), gpus="d"), 97.0)
+    verdict = screened(loaded(Judge(KEY, Policy(), gpus="d"), apart, [TEST]), 97.0)
     assert said(verdict) == (Outcome.UNJUDGED, Reason.NOISY)
 
 
@@ -258,7 +258,7 @@ def test_a_loss_of_unchanged_code_is_the_environments(
     launches: list[float], expected: tuple[Outcome, Reason | None]
 ) -> None:
     judge = judge_of(STEADY)
-    verdict = judge.same_code(screened(judge, 90.0), metrics(*launches), "abc", now={"nccl": "2.29.0"})
+    verdict = judge.same_code(screened(judge, 90.0), metrics(*launches), "abc")
     assert said(verdict) == expected
     assert (verdict.against, verdict.code, verdict.launches) == ("abc", None, 4)
     assert verdict.environment is not None
@@ -282,7 +282,7 @@ def test_a_race_clears_a_figure_that_scatters_widely() -> None:
     suspect = screened(judge, 20.0)
     assert suspect.suspect
     arms = Arms(metrics(*old), metrics(*present), "abc123")
-    found = judge.raced(suspect, arms, over=True, now={})
+    found = judge.raced(suspect, arms, over=True)
     assert said(found) == (Outcome.UNJUDGED, Reason.NOISY)
 
 
@@ -319,7 +319,7 @@ def test_the_commit_of_most_launches_races() -> None:
         id_: replace(info, commit="b" * 7 if i == 9 else "a" * 7, at=f"2026-11-{10 + i}T10:00:00Z", gpus=GPUS)
         for i, (id_, info) in enumerate(file.launches.items())
     }
-    judge = Judge(KEY, replace(file, launches=launches), [TEST], Policy(), gpus=GPUS)
+    judge = loaded(Judge(KEY, Policy(), gpus=GPUS), replace(file, launches=launches), [TEST])
     assert judge.commit_to_race(screened(judge, 80.0)) == "a" * 7
 
 
@@ -330,10 +330,10 @@ def test_of_commits_with_equally_many_launches_the_newest_races() -> None:
         id_: replace(info, commit=commit, at=f"2026-11-{20 - i:02d}T10:00:00Z", dirty=i < 3, gpus=GPUS)
         for i, ((id_, info), commit) in enumerate(zip(file.launches.items(), commits, strict=True))
     }
-    judge = Judge(KEY, replace(file, launches=launches), [TEST], Policy(), gpus=GPUS)
+    judge = loaded(Judge(KEY, Policy(), gpus=GPUS), replace(file, launches=launches), [TEST])
     assert judge.commit_to_race(screened(judge, 80.0)) == commits[3]
     dirty = {id_: replace(info, dirty=True) for id_, info in launches.items()}
-    judge = Judge(KEY, replace(file, launches=dirty), [TEST], Policy(), gpus=GPUS)
+    judge = loaded(Judge(KEY, Policy(), gpus=GPUS), replace(file, launches=dirty), [TEST])
     assert judge.commit_to_race(screened(judge, 80.0)) is None
 
 
@@ -385,7 +385,7 @@ def test_machines_of_the_record_tell_how_far_machines_differ(apart: float, reaso
     known = baselines(*[100.0 * (1 + apart * (i // 5 - 1) + 1e-4 * i) for i in range(15)])
     infos = zip(known.launches.items(), "aaaaabbbbbccccc", strict=True)
     known = replace(known, launches={id_: replace(info, gpus=where) for (id_, info), where in infos})
-    judge = Judge(KEY, known, [TEST], Policy(), gpus="d")
+    judge = loaded(Judge(KEY, Policy(), gpus="d"), known, [TEST])
     assert said(judge.not_raced(screened(judge, 80.0), [], "no git", over=True))[1] is reason
 
 
@@ -424,7 +424,7 @@ def test_a_race_that_finds_no_more_than_was_known_is_expected() -> None:
 
 
 def raced_suspect(judge: Judge, suspect: Verdict, old: list[float], present: list[float]) -> Verdict | None:
-    return judge.raced(suspect, Arms(metrics(*old), metrics(*present), "abc123"), over=False, now={})
+    return judge.raced(suspect, Arms(metrics(*old), metrics(*present), "abc123"), over=False)
 
 
 def test_a_known_regression_does_not_excuse_what_the_test_asks_for() -> None:
@@ -479,7 +479,7 @@ def test_a_race_too_must_reach_what_the_test_asks_for(
     judge = judge_of(MET)
     suspect = screened(judge, 1.21, unit="x", interval=(1.205, 1.22), at_least=1.2)
     assert suspect.suspect
-    verdict = judge.raced(suspect, Arms(figures(1.3), figures(1.3), "abc"), over=False, now={})
+    verdict = judge.raced(suspect, Arms(figures(1.3), figures(1.3), "abc"), over=False)
     assert said(verdict) == expected
 
 
@@ -497,21 +497,21 @@ def test_above_the_limit_is_invalid_whatever_the_record() -> None:
         assert found == (Outcome.INVALID, Reason.ABOVE_LIMIT)
 
 
-NOW = {"nccl": "2.28.9", "torch": "2.13.0", "NCCL_MAX_NCHANNELS": "12"}
+CHANNELS = {"nccl": "2.28.9", "torch": "2.13.0", "NCCL_MAX_NCHANNELS": "12"}
 
 
 @pytest.mark.parametrize(("value", "outcome"), [(90.0, Outcome.UNDECIDED), (110.0, Outcome.IMPROVED)])
 def test_a_figure_that_is_not_the_same_names_what_differs_from_its_record(value: float, outcome: Outcome) -> None:
-    judge = judge_of(STEADY)
-    verdict = judge.named(screened(judge, value), NOW)
+    judge = judge_of(STEADY, now=CHANNELS)
+    verdict = judge.named(screened(judge, value))
     assert (verdict.outcome, verdict.differs) == (outcome, {"NCCL_MAX_NCHANNELS": ("", "12")})
-    assert judge.named(verdict, {}) is verdict
+    assert judge.named(verdict) is verdict
 
 
 def test_a_figure_that_is_the_same_or_has_no_record_names_nothing() -> None:
-    judge = judge_of(STEADY)
-    assert judge.named(screened(judge, 100.0), NOW).differs == {}
-    assert judge.named(verdict_of(100.0, None), NOW).differs == {}
+    judge = judge_of(STEADY, now=CHANNELS)
+    assert judge.named(screened(judge, 100.0)).differs == {}
+    assert judge.named(verdict_of(100.0, None)).differs == {}
 
 
 def test_no_record_is_missing() -> None:
@@ -533,7 +533,7 @@ def test_without_a_record_what_is_expected_has_the_only_say(
     saying: Saying, strict: bool, reason: Reason, fails: bool
 ) -> None:
     said_so = Opinion(saying, 1.0, 2.0, "links")
-    judge = Judge(KEY, None, [TEST], Policy(), expects=lambda *_: said_so, strict=strict)
+    judge = loaded(Judge(KEY, Policy(), expects=lambda *_: said_so, strict=strict), None, [TEST])
     verdict = judge.screen(TEST, "busbw", metrics(100.0)[0], "body-1")
     assert (said(verdict), verdict.opinion, verdict.fails) == ((Outcome.MISSING, reason), said_so, fails)
 
@@ -555,7 +555,7 @@ def above(bound: float) -> Expects:
 def test_a_figure_below_what_is_expected_is_decided_by_the_median_of_three_launches(
     later: tuple[float, ...], reason: Reason, median: float
 ) -> None:
-    judge = Judge(KEY, None, [TEST], Policy(), expects=above(90.0), strict=False)
+    judge = loaded(Judge(KEY, Policy(), expects=above(90.0), strict=False), None, [TEST])
     suspect = judge.screen(TEST, "busbw", metrics(85.0)[0], "body-1")
     assert (said(suspect), suspect.suspect) == ((Outcome.UNDECIDED, Reason.SUSPECT), True)
     for launches in range(2):
@@ -569,7 +569,7 @@ def test_a_figure_below_what_is_expected_is_decided_by_the_median_of_three_launc
 
 
 def test_many_tests_that_are_below_at_once_are_no_chance() -> None:
-    judge = Judge(KEY, None, [TEST], Policy(), expects=lambda *_: Opinion(Saying.BELOW, 90.0), strict=False)
+    judge = loaded(Judge(KEY, Policy(), expects=lambda *_: Opinion(Saying.BELOW, 90.0), strict=False), None, [TEST])
     suspects = [judge.screen(f"test_{number}", "busbw", metrics(85.0)[0], "body") for number in range(13)]
     assert not judge.may_clear(suspects[0], [])
     found = judge.cleared(suspects[0], [])
@@ -578,7 +578,7 @@ def test_many_tests_that_are_below_at_once_are_no_chance() -> None:
 
 
 def test_an_unfit_measurement_without_a_record_tells_what_was_expected() -> None:
-    judge = Judge(KEY, None, [TEST], Policy(), expects=above(90.0), strict=True)
+    judge = loaded(Judge(KEY, Policy(), expects=above(90.0), strict=True), None, [TEST])
     metric = replace(metrics(85.0)[0], invalid=(Tripped("GPU-0", Gate.OTHER_PROCESSES, 1.0, 0.0),))
     verdict = judge.screen(TEST, "busbw", metric, "body-1")
     assert said(verdict) == (Outcome.INVALID, Reason.UNFIT)
@@ -587,7 +587,7 @@ def test_an_unfit_measurement_without_a_record_tells_what_was_expected() -> None
 
 
 def test_a_model_has_no_say_where_there_is_a_record_or_a_stale_one() -> None:
-    judge = Judge(KEY, baselines(), [TEST], Policy(), expects=lambda *_: Opinion(Saying.BELOW), strict=False)
+    judge = loaded(Judge(KEY, Policy(), expects=lambda *_: Opinion(Saying.BELOW), strict=False), baselines(), [TEST])
     assert judge.screen(TEST, "busbw", metrics(356e9, clock="cuda_event")[0], "body-1").opinion is None
     stale = judge.screen(TEST, "busbw", metrics(356e9)[0], "body-2")
     assert (said(stale), stale.opinion, stale.fails) == ((Outcome.MISSING, Reason.STALE), None, True)
@@ -599,7 +599,7 @@ def test_a_model_has_no_say_where_there_is_a_record_or_a_stale_one() -> None:
 def test_a_plausible_speedup_still_has_to_reach_what_is_asked(
     interval: tuple[float, float], found: tuple[Outcome, Reason | None] | None
 ) -> None:
-    judge = Judge(KEY, None, [TEST], Policy(), expects=lambda *_: Opinion(Saying.PLAUSIBLE), strict=False)
+    judge = loaded(Judge(KEY, Policy(), expects=lambda *_: Opinion(Saying.PLAUSIBLE), strict=False), None, [TEST])
     metric = metrics(1.5, unit="x", interval=interval, at_least=1.5)[0]
     assert said(judge.screen(TEST, "speedup", metric, "body-1")) == (found or (Outcome.MISSING, Reason.PLAUSIBLE))
 

@@ -44,7 +44,7 @@ def test_every_outcome_is_named_and_told_in_reports_and_docs(outcome: Outcome) -
     assert describe(verdict, COMMANDS)[0].startswith(f"{SAME.metric_name} 354.0 GB/s: ")
     assert any(line.text.startswith(outcome.value) for line in verdict_table([verdict]))
     assert outcome.meaning.endswith(".")
-    assert f"\n| `{outcome.value}` |" in (DOCS / "judging.md").read_text()
+    assert "{gpuperf-table} outcomes" in (DOCS / "reference" / "outcomes.md").read_text()
     assert Outcome.of(outcome.value) is outcome
 
 

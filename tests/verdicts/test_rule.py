@@ -283,7 +283,7 @@ def test_a_slowdown_by_half_of_detect_stays_open() -> None:
 
 
 def test_a_steady_figure_has_not_regressed_by_less_than_min_effect() -> None:
-    strict = Rule(Policy(detect=0.025, min_effect=0.02), 1, 0.005, 1000.0)
+    strict = Rule(Policy(minimum_slowdown=0.025, min_effect=0.02), 1, 0.005, 1000.0)
     a, b = [0.0] * 14, [math.log(1.0199)] * 14
     assert strict.race(STEADY, a, b).evidence > 1000
     assert strict.race(STEADY, a, b).decision is OPEN
@@ -370,7 +370,7 @@ def test_an_improvement_by_hand() -> None:
     assert not SUITE.improved(STEADY, -LN_5 + 1e-5)
     assert SUITE.improved(STEADY, -LN_5 - 1e-5)
     # Whoever lets larger losses pass is told of such gains all the same; whoever looks closer, of smaller ones.
-    assert replace(SUITE, policy=Policy(detect=0.5)).improved(STEADY, -LN_5 - 1e-5)
-    closer = replace(SUITE, policy=Policy(detect=0.04))
+    assert replace(SUITE, policy=Policy(minimum_slowdown=0.5)).improved(STEADY, -LN_5 - 1e-5)
+    closer = replace(SUITE, policy=Policy(minimum_slowdown=0.04))
     assert closer.improved(STEADY, -math.log(1.04) - 1e-5)
     assert not closer.improved(STEADY, -math.log(1.04) + 1e-5)

@@ -14,14 +14,14 @@ from tests.baselines.by_hand import close, scattered
     ("fields", "message"),
     [
         ({"min_effect": 0.0}, r"policy min_effect is 0\.0, expected a finite number above 0"),
-        ({"detect": math.inf}, "policy detect is inf, expected a finite number above 0"),
+        ({"minimum_slowdown": math.inf}, "policy minimum_slowdown is inf, expected a finite number above 0"),
         ({"suite_alpha": 0.5}, r"policy suite_alpha is 0\.5, expected a chance between 0 and 0\.5"),
         ({"suite_alpha": 0}, r"policy suite_alpha is 0, expected a chance between 0 and 0\.5"),
         # ln 1.05 + z(0.05) * 0.005 sqrt(2 pi / 3 / 14) = 0.051971, which is a slowdown by 5.33 %
         (
             {"min_effect": 0.05},
-            r"policy detect is 0\.05, but min_effect 0\.05 lets no race see less than 0\.0533: "
-            "raise detect, or lower min_effect",
+            r"policy minimum_slowdown is 0\.05, but min_effect 0\.05 lets no race see less than 0\.0533: "
+            "raise minimum_slowdown, or lower min_effect",
         ),
     ],
 )

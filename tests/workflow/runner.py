@@ -27,7 +27,7 @@ _LITERALS = {"always()": True, "true": True, "false": False}
 _BASH = shutil.which("bash") or "bash"  # of this machine, also where a step finds no programs
 _EXPRESSION = re.compile(r"\$\{\{(.+?)\}\}")
 _YAML = re.compile(r"^```yaml\n(.+?)^```$", re.MULTILINE | re.DOTALL)
-(_TEXT,) = _YAML.findall((ROOT / "docs/github.md").read_text())
+(_TEXT,) = _YAML.findall((ROOT / "docs/guard-a-repository.md").read_text())
 CALLER: dict[str, Any] = yaml.safe_load(_TEXT)
 """The workflow that users copy from the page."""
 

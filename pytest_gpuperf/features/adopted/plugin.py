@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 ADOPTING: pytest.StashKey[Adopting] = pytest.StashKey()
 """On the configuration, once a run has begun."""
 _DEST = "gpuperf_adopt_classes"
-_INI = "gpuperf_adopt_classes"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Registers the option and the ini key."""
+    """Registers the option."""
     parser.getgroup(GROUP).addoption(
         "--adopt-classes",
         *(f"--adopt-classes={isolation}" for isolation in ISOLATIONS),
@@ -35,17 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "DeepSpeed's DistributedTest) on ranks, as if each had @pytest_gpuperf.on_ranks: on warm ranks (group, the "
         "default), on ranks of each file (file) or of each test (process)",
     )
-    parser.addini(_INI, "group, file or process: as the option --adopt-classes, which overrides it", default="")
 
 
 def pytest_gpuperf_is_given(config: pytest.Config) -> bool:
     """Returns whether classes are adopted that are not marked."""
     return isolation_of(config) is not None
-
-
-def pytest_gpuperf_check_options(config: pytest.Config) -> None:
-    """Refuses an isolation that does not exist."""
-    isolation_of(config)
 
 
 def pytest_gpuperf_preload(config: pytest.Config, gpus: int) -> Mapping[str, str]:
@@ -92,12 +85,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def isolation_of(config: pytest.Config) -> str | None:
-    """Returns the isolation of classes that are not marked; None if they stay on their own harness.
-
-    Raises:
-        pytest.UsageError: the ini key has another value.
-    """
-    chosen: str | None = config.getoption(_DEST) or config.getini(_INI) or None
-    if chosen is not None and chosen not in ISOLATIONS:
-        raise pytest.UsageError(f"ini key {_INI} takes group, file or process, got {chosen!r}")
+    """Returns the isolation of classes that are not marked; None if they stay on their own harness."""
+    chosen: str | None = config.getoption(_DEST)
     return chosen

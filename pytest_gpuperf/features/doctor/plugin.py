@@ -18,7 +18,7 @@ GLANCE: pytest.StashKey[Glance] = pytest.StashKey()
 def pytest_gpuperf_header(config: pytest.Config, run: Session) -> Sequence[str]:
     """Returns the line, if the machine has GPUs that the run uses, and it is known in time."""
     machine = run.machine
-    if not machine.gpus or run.cluster is not None:
+    if not machine.gpus or run.capacity.clustered:
         return []
     from pytest_gpuperf.features.doctor.gather import gather
     from pytest_gpuperf.features.doctor.glance import Glance

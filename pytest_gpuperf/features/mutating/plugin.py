@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuperf.options import GROUP, is_worker, runs_tests
-from pytest_gpuperf.parser_internals import registered
+from pytest_gpuperf.options import is_worker, runs_tests
 
 if TYPE_CHECKING:
     from pytest_gpuperf.run.session import Session
@@ -18,49 +17,23 @@ _DEST = "gpuperf_mutate"
 _UNDER = "gpuperf_mutate_fail_under"
 _ALL = "all"
 """The value of the option without one: no budget."""
-_SHORT = ("--mutate", "--mutate-fail-under")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Registers the options under names that nobody else has."""
-    for name in _SHORT:
-        _add(parser, name, f"--gpuperf-{name.removeprefix('--')}")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, None, None]:
-    """Registers the short names, unless another plugin has them, or a ``conftest.py``."""
-    yield
-    taken = registered(parser)
-    for name in _SHORT:
-        if name not in taken:
-            _add(parser, name, name)
-
-
-def _add(parser: pytest.Parser, option: str, name: str) -> None:
-    group = parser.getgroup(GROUP)
-    if option == "--mutate":
-        group.addoption(
-            name,
-            dest=_DEST,
-            nargs="?",
-            const=_ALL,
-            metavar="SECONDS",
-            help="run each test on ranks that passes again, each time with one fault in what it communicates, and list "
-            f"the faults that no test notices; stop after SECONDS (default: none); write it as {name}=SECONDS",
-        )
-    else:
-        group.addoption(
-            name,
-            dest=_UNDER,
-            metavar="PERCENT",
-            help="with --mutate: fail the run if the tests notice less than PERCENT of the faults",
-        )
-
-
-def pytest_gpuperf_is_given(config: pytest.Config) -> bool:
-    """Returns whether faults are made."""
-    return config.getoption(_DEST) is not None
+def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
+    """Returns the options."""
+    return {
+        "--mutate": {
+            "nargs": "?",
+            "const": _ALL,
+            "metavar": "SECONDS",
+            "help": "run each test on ranks that passes again, each time with one fault in what it communicates, and "
+            "list the faults that no test notices; stop after SECONDS (default: none); write it with =SECONDS",
+        },
+        "--mutate-fail-under": {
+            "metavar": "PERCENT",
+            "help": "with --mutate: fail the run if the tests notice less than PERCENT of the faults",
+        },
+    }
 
 
 def pytest_gpuperf_check_options(config: pytest.Config) -> None:

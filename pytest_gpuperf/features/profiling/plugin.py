@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuperf.options import GROUP, is_worker, runs_tests
-from pytest_gpuperf.parser_internals import registered
+from pytest_gpuperf.options import is_worker, runs_tests
 
 if TYPE_CHECKING:
     from pytest_gpuperf.run.session import Session
@@ -19,34 +18,17 @@ FOLDER = "gpuperf-profiles"
 _DEST = "gpuperf_profile"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Registers the option under the name that nobody else has."""
-    _add(parser, "--gpuperf-profile")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, None, None]:
-    """Registers the short name, unless another plugin has it, as pytest-profiling, or a ``conftest.py``."""
-    yield
-    if "--profile" not in registered(parser):
-        _add(parser, "--profile")
-
-
-def _add(parser: pytest.Parser, name: str) -> None:
-    parser.getgroup(GROUP).addoption(
-        name,
-        dest=_DEST,
-        nargs="?",
-        const=FOLDER,
-        metavar="DIR",
-        help="after each perf test has measured, profile a few steps of its programs on all ranks, and write "
-        f"traces for Perfetto to DIR (default {FOLDER}); write it as {name}=DIR",
-    )
-
-
-def pytest_gpuperf_is_given(config: pytest.Config) -> bool:
-    """Returns whether anything is profiled."""
-    return config.getoption(_DEST) is not None
+def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
+    """Returns the option, whose short name pytest-profiling has, too."""
+    return {
+        "--profile": {
+            "nargs": "?",
+            "const": FOLDER,
+            "metavar": "DIR",
+            "help": "after each perf test has measured, profile a few steps of its programs on all ranks, and write "
+            f"traces for Perfetto to DIR (default {FOLDER}); write it with =DIR",
+        }
+    }
 
 
 def pytest_gpuperf_check_options(config: pytest.Config) -> None:

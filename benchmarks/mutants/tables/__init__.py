@@ -1,1 +1,0 @@
-"""The faults of each subject of the suites, a module each."""

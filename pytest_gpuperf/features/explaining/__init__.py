@@ -1,0 +1,1 @@
+"""``--explain``: which variables moved the figures of a run."""

@@ -1,0 +1,93 @@
+"""``--explain``: the variables that differ from a record are put back, and race the run as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuperf.options import is_distributed
+from pytest_gpuperf.race_options import race_options
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.features.explaining.search import Explaining
+    from pytest_gpuperf.run.session import Session
+    from pytest_gpuperf.run.suspects import Held
+
+_DEST = "gpuperf_explain"
+EXPLAINING: pytest.StashKey[Explaining] = pytest.StashKey()
+"""On the configuration of a run that judges by a record, if the user asked for it."""
+
+
+def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
+    """Returns the option."""
+    return {
+        "--explain": {
+            "action": "store_true",
+            "help": "for each figure that moved, put back the variables that differ from its record, race that against "
+            "the run as it is, and name the variables that explain it",
+        }
+    }
+
+
+def pytest_gpuperf_holds_gains(config: pytest.Config) -> bool:
+    """Returns whether figures that moved are explained: a gain has a reason, too."""
+    return bool(config.getoption(_DEST))
+
+
+def pytest_gpuperf_check_options(config: pytest.Config) -> None:
+    """Refuses runs in which no figure is held against a record, or not all in one process."""
+    if not config.getoption(_DEST):
+        return
+    given = {
+        "--update-baselines": config.getoption("gpuperf_update_baselines") is not None,
+        "--smoke": config.getoption("gpuperf_smoke"),
+        "--against, --against-python or --bisect": race_options(config).against is not None,
+    }
+    if other := next((name for name, is_given in given.items() if is_given), None):
+        raise pytest.UsageError(
+            f"--explain looks for what moved figures since they were recorded, and {other} judges none by a record: "
+            "drop one of them"
+        )
+    if is_distributed(config):
+        raise pytest.UsageError("--explain races all figures that moved together: drop -n")
+
+
+def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
+    """Gets ready to explain, if the run judges by a record."""
+    if not config.getoption(_DEST):
+        return
+    if run.nodes.no_race:
+        raise pytest.UsageError(
+            "--explain races runs with other variables on one machine, and the nodes of a cluster have their own: "
+            f"drop {run.nodes.option.partition(' ')[0]}"
+        )
+    from pytest_gpuperf.features.explaining.search import Explaining
+    from pytest_gpuperf.features.explaining.undoing import Undoing
+    from pytest_gpuperf.run.session import arms_of
+    from pytest_gpuperf.verdicts.judge import Judge
+
+    if isinstance(judge := run.judging, Judge):
+        config.stash[EXPLAINING] = Explaining(
+            lambda verdict: None if (moved := judge.moved_from(verdict)) is None else Undoing(moved),
+            judge.choosing,
+            run.spending,
+            partial(arms_of, config, run.options),
+            run.ranks.vacate,
+            run.choosing.ask,
+            run.console.print_line,
+        )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Notes how long the collection took, since the processes of a race need that too."""
+    if EXPLAINING in session.config.stash and not session.config.option.collectonly:
+        session.config.stash[EXPLAINING].collected()
+
+
+def pytest_gpuperf_moved(config: pytest.Config, tests: Sequence[Held]) -> None:
+    """Adds to each verdict on a figure that moved what explains it."""
+    if explaining := config.stash.get(EXPLAINING, None):
+        explaining.explain(tests)

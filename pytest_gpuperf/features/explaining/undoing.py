@@ -1,0 +1,103 @@
+"""Decides what explains that a figure moved, from launches that have some of the record's variables.
+
+Figures are natural logarithms, oriented so that larger is worse.
+"""
+
+import statistics
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+from pytest_gpuperf.verdicts.explanation import Explained
+from pytest_gpuperf.verdicts.moved import Moved
+from pytest_gpuperf.verdicts.race import Decision, Sequential
+
+
+@dataclass(frozen=True, slots=True)
+class Undoing:
+    """The rule for one figure that moved; the record's variables must make one that gained worse."""
+
+    moved: Moved
+
+    def race(self, undone: Sequence[float], as_it_is: Sequence[float]) -> Sequential:
+        """Return what a race shows; the loss is that of the run as it is against the run with variables undone.
+
+        Args:
+            undone: Logarithms of the launches with the record's variables, whole ABBA blocks.
+            as_it_is: Logarithms of the launches as they are, likewise.
+        """
+        return self.moved.rule.race(self.moved.history, undone, as_it_is)
+
+    def found(self, undone: Sequence[float], as_it_is: Sequence[float], *, over: bool) -> Explained | None:
+        """Return what a race shows about the variables that were undone; None if it is still open.
+
+        EXPLAINED if the run as it is differs from the run with the record's variables in the direction in which the
+        figure moved, by the minimum slowdown with the certainty of an accusation, and the latter did not move that way
+        against the record. PARTLY if it did. NOT if both are the same.
+
+        Args:
+            undone: Logarithms of the launches with the record's variables, whole ABBA blocks.
+            as_it_is: Logarithms of the launches as they are, likewise.
+            over: Whether there are no more blocks.
+        """
+        decision = self._moved(undone, as_it_is)
+        if decision is Decision.OPEN:
+            return Explained.OPEN if over else None
+        if decision is Decision.CLEARED:
+            return Explained.NOT
+        return Explained.EXPLAINED if self.as_recorded(undone) else Explained.PARTLY
+
+    def suffices(self, undone: Sequence[float], fewer: Sequence[float], *, over: bool) -> bool | None:
+        """Return whether to undo fewer variables does what to undo all of them does; None if that is still open.
+
+        Args:
+            undone: Logarithms of the launches with all of the variables undone, whole ABBA blocks.
+            fewer: Logarithms of the launches with fewer of them undone, likewise.
+            over: Whether there are no more blocks: then what is open does not suffice.
+        """
+        decision = self._moved(undone, fewer)
+        if decision is Decision.OPEN:
+            return False if over else None
+        return decision is Decision.CLEARED
+
+    def as_recorded(self, undone: Sequence[float]) -> bool:
+        """Return whether the median of these launches would pass the screen; of a figure that gained, as no gain."""
+        middle = statistics.median(undone)
+        rule, history = self.moved.rule, self.moved.history
+        return not (rule.improved(history, middle) if self.moved.gained else rule.suspects(history, middle))
+
+    def _moved(self, undone: Sequence[float], other: Sequence[float]) -> Decision:
+        sign = -1.0 if self.moved.gained else 1.0
+        return self.race([sign * log for log in undone], [sign * log for log in other]).decision
+
+
+def fewest(names: Sequence[str]) -> Generator[tuple[str, ...], bool, tuple[str, ...]]:
+    """Search for a smallest part of the names that does what all of them do.
+
+    The generator yields parts that are to be tried, expects whether each of them suffices, and returns the answer. No
+    name of the answer can be left out. Of two answers that both suffice it prefers the one with earlier names. One
+    name among n takes about log2 n trials. Source: Junker, QuickXplain, Proceedings of AAAI 2004, pages 167-172.
+
+    Args:
+        names: The likeliest first; all of them together suffice.
+    """
+    return (yield from _fewest((), (), tuple(names)))
+
+
+def most_trials(names: int) -> int:
+    """Return how many parts ``fewest`` tries at most."""
+    return 2 * (names - 1)
+
+
+def _fewest(
+    kept: tuple[str, ...], added: tuple[str, ...], names: tuple[str, ...]
+) -> Generator[tuple[str, ...], bool, tuple[str, ...]]:
+    """Return what of the names has to be added to those that are kept; ``added`` are those of them that are new."""
+    if added and (yield kept):
+        return ()
+    if len(names) == 1:
+        return names
+    half = len(names) // 2
+    early, late = names[:half], names[half:]
+    of_late = yield from _fewest((*kept, *early), early, late)
+    of_early = yield from _fewest((*kept, *of_late), of_late, early)
+    return (*of_early, *of_late)
