@@ -65,7 +65,7 @@ def test_the_page_knows_the_baselines() -> None:
     ("content", "problem"),
     [
         (None, "there is no such file: check the path, or write the file again with pytest --gpuperf-json=FILE"),
-        ("{", "expected JSON: fetch it again"),
+        ("{", "expected JSON: check the path"),
         (json.dumps({"results": 99}), "results schema 99 is newer than this version reads (1): upgrade pytest-gpuperf"),
         (json.dumps({"results": 1}), "expected a key 'hardware_key'"),
     ],
