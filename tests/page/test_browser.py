@@ -195,13 +195,17 @@ def _hovered(page: Page, name: str, pause: int) -> list[str]:
     return [text for text in shown if name in text]
 
 
-def test_a_row_on_top_opens_its_test(opened: tuple[Page, list[str]]) -> None:
+def test_a_row_on_top_opens_its_test_also_if_a_filter_hides_it(opened: tuple[Page, list[str]]) -> None:
     page, said = opened
     test = page.locator("details.test").first
-    assert not test.locator(".figure").first.is_visible()
-    page.locator("#moved a").first.click()
-    assert test.locator(".figure").first.is_visible()
-    test.locator("summary").click()
+    regressed = page.locator('[name=outcome][value="regressed"]')
+    for hidden in (False, True):
+        regressed.set_checked(not hidden)
+        assert test.is_visible() is not hidden
+        page.locator("#moved a").first.click()
+        assert test.locator(".figure").first.is_visible()
+        regressed.check()
+        test.locator("summary").click()
     assert said == []
 
 
