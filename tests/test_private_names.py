@@ -18,7 +18,7 @@ ALLOWED = {
     "features/adopted/deepspeed_internals.py",
     "features/adopted/torch_testing_internals.py",
     "features/mutating/c10d_internals.py",
-    "cluster/ray_internals.py",
+    "features/cluster/ray_internals.py",
     "features/parity/dispatch_internals.py",
     "parser_internals.py",
     "ranks/accelerate_internals.py",

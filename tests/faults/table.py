@@ -130,6 +130,16 @@ FAULTS = (
             "{others} issued all_reduce",
         ),
         cause="mismatched collectives",
+        backends=("gloo",),
+    ),
+    Fault(
+        "another_operation",
+        says=(
+            r"CollectiveMismatch: .* unlike arguments to all_reduce and broadcast, .*; rank 1 passed broadcast",
+            r"rank 1 issued it at \S+ in another_operation",
+        ),
+        cause="mismatched collectives",
+        backends=("nccl",),
     ),
     Fault(
         "another_order",
@@ -138,6 +148,16 @@ FAULTS = (
             r"the ranks part at collective 1 of the program: .*rank 1 issued broadcast Float\[4\]",
         ),
         cause="mismatched collectives",
+        backends=("gloo",),
+    ),
+    Fault(
+        "another_order",
+        says=(
+            r"CollectiveMismatch: .* unlike arguments to all_reduce and broadcast, .*; rank 1 passed broadcast",
+            r"rank 1 issued it at \S+ in another_order",
+        ),
+        cause="mismatched collectives",
+        backends=("nccl",),
     ),
     # gloo's receiver aborts, and says why on its standard error.
     Fault(
@@ -148,9 +168,11 @@ FAULTS = (
     ),
     Fault(
         "another_size",
-        says=(r"RankTimeout: ranks? [\d, ]+ of \d", r"rank 1 issued all_reduce Float\[1048576\]"),
-        cause="timeout",
-        waits=True,
+        says=(
+            r"CollectiveMismatch: .* unlike arguments to all_reduce, .* rank 1 passed Float\[1048576\]",
+            r"issued it at \S+ in all_reduce",
+        ),
+        cause="mismatched collectives",
         backends=("nccl",),
     ),
     Fault(

@@ -69,6 +69,14 @@ def test_what_the_program_called_of_the_harness_is_part_of_it() -> None:
     assert place(stack).endswith("called at /home/me/test_x.py:21 in program")
 
 
+@pytest.mark.parametrize("file", ["ranks/calls.py", "torch_internals.py"])
+def test_what_stands_between_torch_and_its_backend_is_left_out(file: str) -> None:
+    """NCCL's first collective of a group blocks in the call itself."""
+    innermost = f'  File "{VENV}/torch/distributed/distributed_c10d.py", line 3252 in all_reduce'
+    noted = f'  File "/home/me/checkout/pytest_gpuperf/{file}", line 294 in <lambda>\n{innermost}'
+    assert cut(DUMP.replace(innermost, noted), MAIN) == cut(DUMP, MAIN)
+
+
 def test_frames_are_those_of_the_main_thread_innermost_first() -> None:
     found = frames(cut(DUMP, MAIN))
     assert [frame.function for frame in found] == ["all_reduce", "wrapper", "reduce", "program"]
