@@ -9,7 +9,7 @@ ARGS ?=
 # Each of some hundred processes of a run would compile the package anew if this were set.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: docs install suites quick smoke mutations beside references test test-all lint types format ci clean
+.PHONY: docs install suites quick smoke mutations beside references launchers test test-all lint types format ci clean
 
 install: $(VENV)/installed
 
@@ -41,6 +41,10 @@ test: install
 # All of them, with whole clusters, races and installations: what CI runs.
 test-all: install
 	$(BIN)/python -m pytest tests -n 5 --dist loadfile $(ARGS)
+
+# Real launchers on hosts in namespaces of this machine: needs root, and Debian's slurm-wlm, openmpi-bin and the like.
+launchers: install
+	GPUPERF_TEST_LAUNCHERS=1 $(BIN)/python -m pytest tests/everywhere/test_launchers.py tests/hosts/test_clusters.py $(ARGS)
 
 # Realistic faults in programs and in torch, and whether the suites catch them: all of them take a while.
 mutations: install

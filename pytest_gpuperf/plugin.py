@@ -170,6 +170,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Brings up the test's ranks after its fixtures, before its own time begins."""
+    __tracebackhide__ = True
     if run := hooks_of(item.config):
         yield from run.runtest_setup(item)
     else:

@@ -19,6 +19,7 @@ BROUGHT = {
     "mutating": ("--mutate=60", None),
     "adopted": ("--adopt-classes", None),
     "doctor": (None, "doctor"),
+    "everywhere": (None, "everywhere"),
     "fleet": (None, "fleet"),
     "acceptance": (None, "accept"),
     "github": (None, "comment"),

@@ -12,6 +12,7 @@ from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options, is_worker, prefixed, runs_tests
+from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.properties import failure_properties, forget_properties
@@ -153,6 +154,7 @@ def collection_finish(session: pytest.Session) -> None:
 
 def runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Brings up the test's ranks after its fixtures, before its own time begins."""
+    __tracebackhide__ = True
     session = item.config.stash[SESSION]
     launch = launch_of(item)
     forget_properties(item)
@@ -177,7 +179,10 @@ def runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     try:
         yield
         if runs_tests(item.config):
-            session.ranks.prepare()
+            try:
+                session.ranks.prepare()
+            except LaunchError as error:  # whose message says all: where this package raised it helps nobody
+                raise error.with_traceback(None) from None
     finally:
         _report_output(item, session, "setup")
 

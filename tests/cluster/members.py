@@ -28,7 +28,7 @@ class MemberHere(Member):
             raise NodeLostError(self.lost)
         return self.threads[wake].submit(getattr(self.host, method), *args)
 
-    def result(self, reference: Any, timeout: float | None = None) -> Any:
+    def result(self, reference: Any, timeout: float | None = None, *, since: float | None = None) -> Any:
         if self.lost:
             raise NodeLostError(self.lost)
         return reference.result(SOON)

@@ -15,14 +15,19 @@ from ray.exceptions import GetTimeoutError, RayActorError
 
 from pytest_gpuperf.features.cluster import cluster as cluster_module
 from pytest_gpuperf.features.cluster import connection
+from pytest_gpuperf.features.cluster import leasing as leasing_module
 from pytest_gpuperf.features.cluster import member as member_module
+from pytest_gpuperf.features.cluster import watching as watching_module
 from pytest_gpuperf.features.cluster.cluster import Cluster, _require_reserved_gpus
 from pytest_gpuperf.features.cluster.connection import Connection
 from pytest_gpuperf.features.cluster.failures import ClusterError, NodeLostError
-from pytest_gpuperf.features.cluster.member import Member
+from pytest_gpuperf.features.cluster.leasing import ClusterLeasing
+from pytest_gpuperf.features.cluster.member import Member, long_results
 from pytest_gpuperf.features.cluster.reservation import Reservation
+from pytest_gpuperf.features.cluster.watching import ClusterWatch
 from pytest_gpuperf.features.cluster.wire import NodeFacts
 from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.leases.memory import RETURN_SECONDS
 from pytest_gpuperf.markers import RanksMarker
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.run.current_ranks import CurrentRanks
@@ -199,7 +204,7 @@ class Actor:
         assert concurrency_group == "wake"
         return self
 
-    def remote(self) -> str:
+    def remote(self, *args: Any) -> str:
         return "clock"
 
 
@@ -212,8 +217,62 @@ def test_a_node_that_works_for_long_must_answer_meanwhile(
     facts = NodeFacts({}, Machine((), None, False), "tcp")
     member = Member("gpu-b", "10.0.0.1", 0, 1, Actor(), facts, 2.0)
     with pytest.raises(NodeLostError, match=f"^node gpu-b did not answer within {said}: it is stopped, cut off or"):
-        member.long_result("start", timeout)
-    assert ray.asked == 1
+        long_results([(member, "start")], timeout)
+    assert ray.asked == 2  # whether there is a result yet, and for a moment
+
+
+class Clock:
+    """Time that passes only while an answer is waited for."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class SilentRay(Ray):
+    """Waits as long as it may, and no node answers."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(answers=False)
+        self._clock = clock
+
+    def wait(self, references: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        self._clock.now += timeout
+        return [], references
+
+    def get(self, reference: Any, timeout: float) -> float:
+        self._clock.now += timeout
+        raise GetTimeoutError
+
+
+@pytest.mark.parametrize("how", ["look", "start", "watch", "release"])
+def test_nodes_that_are_silent_together_share_one_deadline(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    clock = Clock()
+    for module in (member_module, cluster_module, watching_module, leasing_module):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(member_module, "ray", SilentRay(clock))
+    facts = NodeFacts({}, Machine((), None, False), "tcp")
+    nodes = [Member(f"gpu-{k}", "10.0.0.1", k, 1, Actor(), facts, 15.0) for k in range(63)]
+    cluster: Any = object.__new__(Cluster)
+    cluster.members, cluster._coming, cluster._daemonless = nodes, {}, str
+    cluster._heal = lambda wait: None
+    match how:
+        case "look":
+            cluster.look()
+        case "start":
+            with pytest.raises(NodeLostError, match=r"^node gpu-0 did not answer within 15 s"):
+                long_results([(node, "start") for node in nodes], 420.0)
+        case "watch":
+            with ClusterWatch([(node, ["GPU-0"]) for node in nodes]):
+                pass
+        case _:
+            leasing = ClusterLeasing(lambda: nodes, Path(), timeout=1.0, tell=lambda text: None, leave=lambda: None)
+            leasing._alone, leasing._asked = True, dict.fromkeys(nodes, frozenset(("GPU-0",)))
+            leasing.release()
+    assert all(node.lost.endswith("s: it is stopped, cut off or overloaded") for node in nodes)
+    assert clock.now - 100.0 < 15.0 + RETURN_SECONDS + 63 * 0.11
 
 
 def test_another_node_in_place_of_a_lost_one_is_asked_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +325,7 @@ def test_a_node_whose_ranks_still_start_when_others_are_given_up_is_not_lost(wai
     """It answers at once what it can, and ends its ranks once they have started. After Ctrl-C nobody waits for that."""
     slow: Any = member("gpu-a", [0])
 
-    def result(reference: Any) -> Any:
+    def result(reference: Any, *, since: float | None = None) -> Any:
         if not slow.answered(reference, 0.1):
             slow.lost = "node gpu-a did not answer"
             raise NodeLostError(slow.lost)
@@ -282,3 +341,49 @@ def test_a_node_whose_ranks_still_start_when_others_are_given_up_is_not_lost(wai
     assert slow.lost == ""
     slow.threads[False].shutdown(wait=True)
     assert ended == [7]
+
+
+def test_a_node_that_died_before_the_run_is_named_while_ray_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = [alive("gpu-a", "1"), alive("gpu-b", "2")]
+    monkeypatch.setattr(ray, "nodes", lambda: there)
+    cluster: Any = object.__new__(Cluster)
+    cluster._connection = Connection("10.0.0.1:6379")
+    cluster._connection.nodes()
+    waits: list[float] = []
+
+    def wait(timeout: float) -> bool:
+        waits.append(timeout)
+        there[1]["Alive"] = len(waits) < 3
+        return False
+
+    cluster._group = SimpleNamespace(wait=wait)
+    with pytest.raises(
+        ClusterError, match=r"^node gpu-b is gone: it was in the cluster when this run began, and Ray's"
+    ):
+        cluster._join(Reservation(({"CPU": 1.0},) * 2, gpus=False))
+    assert len(waits) == 3
+    monkeypatch.setattr(cluster_module, "JOIN_TIMEOUT", -1.0)
+    with pytest.raises(
+        ClusterError, match=r"^Ray did not give the run 2 nodes with a CPU within -1 s: others use them"
+    ):
+        cluster._join(Reservation(({"CPU": 1.0},) * 2, gpus=False))
+
+
+def alive(name: str, identity: str) -> dict[str, Any]:
+    return {"NodeName": name, "NodeID": identity, "Alive": True, "NodeManagerAddress": "10.0.0.1", "Resources": {}}
+
+
+def test_a_test_whose_nodes_are_lost_before_its_set_up_shows_the_reason_only(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(self: CurrentRanks) -> None:
+        raise LaunchError("no node is left; the run has lost nodes: node gpu-b is gone")
+
+    monkeypatch.setattr(CurrentRanks, "prepare", prepare)
+    pytester.makepyfile("import pytest\n@pytest.mark.ranks(2)\ndef test_it(ranks): pass\n")
+    lines = pytester.runpytest_inprocess("--gpus=0").outlines
+    start = next(index for index, line in enumerate(lines) if "ERROR at setup of test_it" in line)
+    end = next(index for index, line in enumerate(lines) if "short test summary" in line)
+    said = [line for line in lines[start + 1 : end] if line]
+    assert said[0].endswith("LaunchError: no node is left; the run has lost nodes: node gpu-b is gone")
+    assert len(said) <= 3, said

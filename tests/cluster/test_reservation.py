@@ -13,8 +13,8 @@ from pytest_gpuperf.features.cluster.cluster import _require_same_software, _unu
 from pytest_gpuperf.features.cluster.connection import _refusal
 from pytest_gpuperf.features.cluster.failures import ClusterError
 from pytest_gpuperf.features.cluster.member import Member
-from pytest_gpuperf.features.cluster.node_host import NodeHost, fabric, importable, interface_of
-from pytest_gpuperf.features.cluster.reservation import RayNode, Reservation, reservation
+from pytest_gpuperf.features.cluster.node_host import NodeHost, fabric, importable
+from pytest_gpuperf.features.cluster.reservation import RayNode, Reservation, require_reachable, reservation
 from pytest_gpuperf.features.cluster.wire import NodeFacts, endings_received, endings_sent, received, sent, size_of
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.nodes import as_one, difference
@@ -71,6 +71,15 @@ def test_what_the_nodes_do_not_have_is_said_with_what_they_have(
 def test_a_reservation_is_told_in_words() -> None:
     assert str(reservation(nodes(8, 8), 12)) == "1 node with 8 GPUs and 1 node with 4 GPUs"
     assert str(reservation(nodes(0, 0), 0)) == "2 nodes with a CPU"
+
+
+def test_a_node_at_its_own_loopback_is_refused_among_others() -> None:
+    require_reachable({"a": "10.0.0.1", "b": "10.0.0.2"})
+    require_reachable({"a": "127.0.0.1", "b": "127.0.0.1"})  # nodes of one machine
+    with pytest.raises(
+        ClusterError, match=r"^node b is in the cluster as 127\.0\.1\.1, which .* `ray start --node-ip-address=ADDRESS`"
+    ):
+        require_reachable({"a": "10.0.0.1", "b": "127.0.1.1"})
 
 
 def member(name: str, **software: str) -> Member:
@@ -200,11 +209,6 @@ def test_a_rank_has_its_nodes_own_identity_unless_its_test_sets_another(monkeypa
     assert own["NCCL_SOCKET_IFNAME"] == "eth0"
     of_test = host._environ(PoolSpec(2, environ=(("NCCL_HOSTID", "pod-{rank}"),)), run)
     assert of_test["NCCL_HOSTID"] == "pod-{rank}"
-
-
-def test_the_interface_of_an_address_is_found() -> None:
-    assert interface_of("127.0.0.1") == "lo"
-    assert interface_of("203.0.113.1") is None
 
 
 @pytest.mark.parametrize(("layers", "label"), [([], "tcp"), (["Ethernet"], "roce"), (["Ethernet", "InfiniBand"], "ib")])

@@ -20,10 +20,10 @@ from pytest_gpuperf.features.cluster import token
 from pytest_gpuperf.features.cluster.connection import Connection
 from pytest_gpuperf.features.cluster.failures import ClusterError, NodeLostError
 from pytest_gpuperf.features.cluster.leasing import ClusterLeasing
-from pytest_gpuperf.features.cluster.member import Member
+from pytest_gpuperf.features.cluster.member import Member, long_results
 from pytest_gpuperf.features.cluster.node_host import RAY_LEAVES_CHILDREN, NodeHost
 from pytest_gpuperf.features.cluster.remote_ranks import RemoteRanks
-from pytest_gpuperf.features.cluster.reservation import Reservation, reservation
+from pytest_gpuperf.features.cluster.reservation import Reservation, require_reachable, reservation
 from pytest_gpuperf.features.cluster.watching import ClusterWatch
 from pytest_gpuperf.features.cluster.wire import NodeFacts, Up, sent, size_of
 from pytest_gpuperf.hardware.machine import Machine
@@ -40,6 +40,7 @@ from pytest_gpuperf.run.nodes import Placement, Wanted
 START_TIMEOUT = 420.0  # seconds for a forkserver that loads torch from a cold network disk, and for its ranks
 JOIN_TIMEOUT = 120.0  # seconds for Ray to place what is reserved, and for its workers to start
 HEAL_TIMEOUT = 30.0  # seconds that a test waits for a node in place of a lost one, if it does not fit without
+_LOOK = 2.0  # seconds between looks at whether a node has died that the run waits for
 _AGAIN = 0.2  # seconds before Ray is asked for a node again
 
 
@@ -113,8 +114,9 @@ class Cluster:
         """
         connection = Connection.to(address)
         try:
-            reserved = reservation(connection.nodes(), gpus)
-            return cls(connection, address, reserved, preload, preload_if_used, patience, unlike)
+            nodes = connection.nodes()
+            require_reachable({node.name: node.address for node in nodes})
+            return cls(connection, address, reservation(nodes, gpus), preload, preload_if_used, patience, unlike)
         except BaseException:
             connection.close(patience)
             raise
@@ -141,8 +143,10 @@ class Cluster:
             LaunchError: a node is lost.
         """
         try:
+            since = time.monotonic()
             asked = [(member, member.call("site")) for member in self.members]
-            return joined({member.name: member.result(reference) for member, reference in asked}, self.machine.identity)
+            sites = {member.name: member.result(reference, since=since) for member, reference in asked}
+            return joined(sites, self.machine.identity)
         except NodeLostError as error:
             raise LaunchError(self._with_cause(str(error))) from None
 
@@ -210,16 +214,18 @@ class Cluster:
     def lacks(self, package: str) -> bool:
         """Whether it is installed on fewer than all nodes; what lies in this process's folder is no installation."""
         if package not in self._lacking:
+            since = time.monotonic()
             asked = [(member, member.call("has", package, _own_folders())) for member in self._living()]
-            self._lacking[package] = not all(member.result(reference) for member, reference in asked)
+            self._lacking[package] = not all(member.result(reference, since=since) for member, reference in asked)
         return self._lacking[package]
 
     def look(self) -> None:
         """Finds out which nodes are lost, and takes in what Ray gave in their place."""
+        since = time.monotonic()
         asked = [(member, member.call("clock")) for member in self._living()]
         for member, reference in asked:
             with contextlib.suppress(NodeLostError):
-                member.result(reference)
+                member.result(reference, since=since)
         if ended := self._daemonless():
             for member in self._living():  # Ray is about to end their hosts
                 member.lose(ended)
@@ -253,9 +259,8 @@ class Cluster:
                 (member, part, member.call("start", pool, spec, part, environ, live, sorted(self._used)))
                 for member, part in zip(members, spec.parts, strict=True)
             ]
-            ups: list[tuple[Member, range, Up]] = [
-                (member, part, member.long_result(reference, START_TIMEOUT)) for member, part, reference in asked
-            ]
+            told: list[Up] = long_results([(member, reference) for member, _, reference in asked], START_TIMEOUT)
+            ups = [(member, part, up) for (member, part, _), up in zip(asked, told, strict=True)]
             for _, _, up in ups:
                 if up.error:
                     raise LaunchError(up.error)
@@ -278,12 +283,13 @@ class Cluster:
 
     def close(self) -> None:
         """Ends what ranks are started from, and gives the nodes back to Ray."""
+        since = time.monotonic()
         closing = []
         for member in self._living():
             closing.append((member, member.call("close")))
         for member, reference in closing:
             try:
-                member.result(reference)
+                member.result(reference, since=since)
             except NodeLostError:
                 continue
             ray.kill(member.actor)
@@ -313,10 +319,18 @@ class Cluster:
         return [member for member in self.members if not member.lost]
 
     def _join(self, reserved: Reservation) -> None:
-        if not self._group.wait(JOIN_TIMEOUT):
-            raise ClusterError(
-                f"Ray did not give the run {reserved} within {JOIN_TIMEOUT:g} s: others use them, as `ray status` shows"
-            )
+        until = time.monotonic() + JOIN_TIMEOUT
+        while not self._group.wait(_LOOK):
+            if died := self._connection.died():
+                raise ClusterError(
+                    f"node {', '.join(died)} is gone: it was in the cluster when this run began, and Ray's daemon on "
+                    "it has ended, or it is cut off. Run the tests again on the nodes that are left"
+                )
+            if time.monotonic() > until:
+                raise ClusterError(
+                    f"Ray did not give the run {reserved} within {JOIN_TIMEOUT:g} s: others use them, as `ray status` "
+                    "shows"
+                )
         starting = [self._host(bundle) for bundle in range(len(reserved.bundles))]
         for bundle, (identity, actor, facts) in enumerate(starting):
             try:
@@ -328,6 +342,7 @@ class Cluster:
         self._require_alike()
 
     def _require_alike(self) -> None:
+        require_reachable({member.name: member.address for member in self.members})
         _require_same_software(self.members)
         if self._reserved.gpus:
             _require_reserved_gpus(self.members)
@@ -400,9 +415,10 @@ class Cluster:
     def _abandon(self, pool: int, members: Sequence[Member], *, wait: bool) -> None:
         # A host does one thing after another: one whose ranks are still starting is slow, and not lost.
         asked = [(member, member.call("end", pool, False)) for member in members if not member.lost]
-        for member, reference in asked if wait else []:
+        while wait and (asked := [(member, reference) for member, reference in asked if not member.lost]):
             with contextlib.suppress(NodeLostError):
-                member.long_result(reference, START_TIMEOUT)
+                long_results(asked, START_TIMEOUT)
+                return
 
     def _ship(self, task: Parcel) -> Any:
         """A task as an argument: what is large goes to Ray's object store, which takes it to each node once."""

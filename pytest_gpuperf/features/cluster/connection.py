@@ -91,6 +91,12 @@ class Connection:
             )
         return sorted(self._nodes.values(), key=lambda node: node.name)
 
+    def died(self) -> list[str]:
+        """The names of nodes that were alive when they were last asked for, and are not now."""
+        before = dict(self._nodes)
+        self.nodes()
+        return sorted(node.name for identity, node in before.items() if identity not in self._nodes)
+
     def node(self, identity: str) -> RayNode:
         """The node of an actor, which may have joined since."""
         if identity not in self._nodes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -82,13 +83,14 @@ class ClusterLeasing:
         if self._alone is None and self._staying == frozenset(staying):
             return
         self._alone, self._staying = None, frozenset(staying)
-        asked = []
+        since, asked = time.monotonic(), []
         for member, gpus in self._asked.items():
             if not member.lost:
                 asked.append((member, member.call("release", sorted(self._staying & gpus), await_memory)))
         for member, reference in asked:
             with contextlib.suppress(NodeLostError):
-                self._tell_of_memory(member, member.result(reference, member.patience + RETURN_SECONDS))
+                patience = member.patience + RETURN_SECONDS
+                self._tell_of_memory(member, member.result(reference, patience, since=since))
 
     def close(self) -> None:
         """Nothing to do: a node's host lets go of them when it ends, with the ranks."""
@@ -97,10 +99,10 @@ class ClusterLeasing:
         """Whether another process of a node waits to be alone on one of these."""
         if not gpus:
             return False
-        found = False
+        found, since = False, time.monotonic()
         for member, reference in [(one, one.call("wanted_alone")) for one in self._asked if not one.lost]:
             with contextlib.suppress(NodeLostError):
-                found = bool(member.result(reference)) or found
+                found = bool(member.result(reference, since=since)) or found
         return found
 
     def make_way(self) -> None:
@@ -131,11 +133,13 @@ class ClusterLeasing:
         self.release(await_memory=True)
 
     def _have_at_once(self, wanted: Sequence[tuple[Member, Sequence[str]]], holder: str, alone: bool) -> bool:
+        since = time.monotonic()
         asked = [(member, self._lease(member, gpus, holder, alone, 0.0)) for member, gpus in wanted]
         had = True
         for member, reference in asked:
+            patience = member.patience + RETURN_SECONDS
             try:
-                self._tell_of_memory(member, member.result(reference, member.patience + RETURN_SECONDS))
+                self._tell_of_memory(member, member.result(reference, patience, since=since))
             except LeaseError:
                 had = False
             except NodeLostError:  # the ranks are put elsewhere, or say so

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from pytest_gpuperf.features.cluster.failures import NodeLostError
 from pytest_gpuperf.features.cluster.wire import NodeFacts
 
 _PINGS = 5
+_MOMENT = 0.1  # seconds that a node has whose answer is read late: it may be there
 _LOOK = 1.0  # seconds between looks at whether a node that works for long still answers
 
 
@@ -59,44 +61,29 @@ class Member:
         function = getattr(self.actor, method)
         return (function.options(concurrency_group="wake") if wake else function).remote(*args)
 
-    def result(self, reference: Any, timeout: float | None = None) -> Any:
+    def result(self, reference: Any, timeout: float | None = None, *, since: float | None = None) -> Any:
         """The result of a call.
 
         Args:
             reference: what ``call`` returned.
             timeout: seconds after which the node is taken for lost.
+            since: when they begin, by ``time.monotonic``; now if it is not given. Nodes that were asked together have
+                one deadline, however many of them are silent.
 
         Raises:
             NodeLostError: the node is lost.
         """
         timeout = self.patience if timeout is None else timeout
+        left = timeout if since is None else since + timeout - time.monotonic()
         try:
-            return ray.get(reference, timeout=timeout)
+            return ray.get(reference, timeout=max(left, _MOMENT))
         except GetTimeoutError:
-            self._lose_silent(timeout)
+            self.lose_silent(timeout)
         except RayTaskError as error:
             raise raised_there(error) from None
         except RayError as error:
             self.lose_by(error)
         raise NodeLostError(self.lost)
-
-    def long_result(self, reference: Any, timeout: float) -> Any:
-        """The result of a call that may take long. Meanwhile the node must answer what it can answer at once.
-
-        Args:
-            reference: what ``call`` returned.
-            timeout: seconds after which the node is taken for lost, even if it answers.
-
-        Raises:
-            NodeLostError: the node is lost.
-        """
-        until = time.monotonic() + timeout
-        while not self.answered(reference, _LOOK):
-            self.result(self.call("clock", wake=True))
-            if time.monotonic() > until:
-                self._lose_silent(timeout)
-                raise NodeLostError(self.lost)
-        return self.result(reference)
 
     def answered(self, reference: Any, timeout: float) -> bool:
         """Whether a call has a result, or fails, within so many seconds; a node that takes longer is not lost."""
@@ -140,8 +127,37 @@ class Member:
             found.append((ended - began, there - (began + ended) / 2))
         self.offset = min(found)[1]
 
-    def _lose_silent(self, timeout: float) -> None:
+    def lose_silent(self, timeout: float) -> None:
+        """Takes the node for lost, because it did not answer within so many seconds."""
         self.lose(f"node {self.name} did not answer within {timeout:g} s: it is stopped, cut off or overloaded")
+
+
+def long_results(asked: Sequence[tuple[Member, Any]], timeout: float) -> list[Any]:
+    """The results of calls that may take long. Meanwhile each node must answer what it can answer at once.
+
+    Args:
+        asked: nodes, each with what ``call`` returned.
+        timeout: seconds after which a node is taken for lost, even if it answers.
+
+    Raises:
+        NodeLostError: a node is lost. All that are silent with it are taken for lost as well.
+    """
+    until = time.monotonic() + timeout
+    waiting = list(asked)
+    while waiting := [(member, reference) for member, reference in waiting if not member.answered(reference, 0.0)]:
+        if waiting[0][0].answered(waiting[0][1], _LOOK):
+            continue
+        since = time.monotonic()
+        pings = [(member, member.call("clock", wake=True)) for member, _ in waiting if not member.lost]
+        for member, ping in pings:
+            with contextlib.suppress(NodeLostError):
+                member.result(ping, since=since)
+        for member, _ in waiting:
+            if time.monotonic() > until:
+                member.lose_silent(timeout)
+            if member.lost:
+                raise NodeLostError(member.lost)
+    return [member.result(reference) for member, reference in asked]
 
 
 def raised_there(error: RayTaskError) -> BaseException:

@@ -7,13 +7,9 @@ It runs on one thread of Ray's. ``wake`` and ``clock`` may run on another one wh
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import importlib.metadata
 import os
 import platform
 import select
-import socket
-import struct
 import sys
 import threading
 import time
@@ -26,9 +22,11 @@ import ray
 from pytest_gpuperf.features.cluster.node_leases import NodeLeases
 from pytest_gpuperf.features.cluster.wire import News, NodeFacts, Up, endings_sent
 from pytest_gpuperf.hardware.device import Observation, Xid
+from pytest_gpuperf.hardware.interfaces import interface_of
 from pytest_gpuperf.hardware.machine import Machine, installed_devices
 from pytest_gpuperf.hardware.site import Site, site_of
 from pytest_gpuperf.hardware.watch import Watch
+from pytest_gpuperf.ranks.alike import ALIKE, version_of
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.endings import Answered, Ending
 from pytest_gpuperf.ranks.failures import LaunchError
@@ -45,10 +43,7 @@ OF_THE_NODE = (
     *("HOME", "HOSTNAME", "LD_LIBRARY_PATH", "LD_PRELOAD", "LOGNAME", HOST_IDENTITY, "PATH", "PYTHONHOME"),
     *("PYTHONPATH", "SHELL", "TMPDIR", "USER", "VIRTUAL_ENV", "XDG_RUNTIME_DIR"),
 )
-ALIKE = ("torch", "pytest-gpuperf", "cloudpickle", "numpy")
-"""Distributions of which all nodes must have the same version: what one pickles the other reads."""
 _LIVE = 0.05  # seconds between looks at what ranks print, where somebody listens
-_SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 RAY_LEAVES_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
@@ -90,7 +85,9 @@ class NodeHost:
             machine, devices=installed_devices(), memory_told=machine.memory_rate, host_told=machine.host_rate
         )
         self._machine = told
-        return NodeFacts({"python": platform.python_version(), **_versions()}, told, fabric())
+        return NodeFacts(
+            {"python": platform.python_version(), **{name: version_of(name) for name in ALIKE}}, told, fabric()
+        )
 
     def site(self) -> Site:
         """The node, and how it is set up now."""
@@ -270,17 +267,6 @@ def importable(package: str, elsewhere: Sequence[str]) -> bool:
         sys.path[:] = before
 
 
-def interface_of(address: str) -> str | None:
-    """The network interface that has an IPv4 address; None if none has."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # it has no address
-                answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                if socket.inet_ntoa(answer[20:24]) == address:
-                    return name
-    return None
-
-
 def fabric(root: Path = Path("/sys/class/infiniband")) -> str:
     """Label of the network between nodes: of the adapters for RDMA, if there are any."""
     layers = {_text(path) for path in root.glob("*/ports/*/link_layer")}
@@ -294,16 +280,6 @@ def _text(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for name in ALIKE:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:  # one of a checkout
-            versions[name] = ""
-    return versions
 
 
 def _leave_with(raylet: int) -> None:

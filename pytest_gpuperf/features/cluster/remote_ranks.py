@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -164,13 +165,13 @@ class RemoteRanks:
         try:
             if self._asked is not None:
                 self._member.call("wake", wake=True)
-            reference = self._member.call(method, self._pool, *args)
+            reference, since = self._member.call(method, self._pool, *args), time.monotonic()
         except NodeLostError:
             return lambda: None
 
         def answer() -> Any:
             try:
-                return self._member.result(reference)
+                return self._member.result(reference, since=since)
             except NodeLostError:
                 return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -41,13 +42,13 @@ class ClusterWatch:
 
     def _answers(self, method: str, arguments: Sequence[Sequence[Any]]) -> list[Any]:
         asked: list[tuple[Member, Any]] = []
-        answers = []
+        answers, since = [], time.monotonic()
         for (member, _), args in zip(self._watched, arguments, strict=True):
             if not member.lost:
                 asked.append((member, member.call(method, *args)))
         for member, reference in asked:
             try:
-                answers.append(member.result(reference))
+                answers.append(member.result(reference, since=since))
             except NodeLostError:
                 continue
         return answers

@@ -1,0 +1,1 @@
+"""``python -m pytest_gpuperf everywhere``: launchers, secrets, preflight, and whole runs on hosts that are apart."""

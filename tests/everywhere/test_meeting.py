@@ -1,0 +1,178 @@
+"""Processes of a job meet, or say why not: on one machine, before Ray is started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuperf.features.everywhere.launcher import find_place
+from pytest_gpuperf.features.everywhere.settings import UNAVAILABLE
+from tests.everywhere.examples import settings
+from tests.whole_run import environment
+
+SOON = 60.0  # seconds; the machine may be busy
+
+
+class Jobs:
+    """Starts processes of jobs, and ends them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[subprocess.Popen[str]] = []
+        self.pod = {
+            "PET_NNODES": "2",
+            "PET_MASTER_ADDR": "127.0.0.1",
+            "PET_MASTER_PORT": str(random.SystemRandom().randrange(1 << 30)),
+        }
+
+    def start(self, env: Mapping[str, str], *options: str, command: tuple[str, ...] = ("true",)) -> int:
+        """Starts one process of this command; return its number."""
+        line = [sys.executable, "-m", "pytest_gpuperf", "everywhere", *options, "--", *command]
+        own = {"HOME": str(self.folder), "RAY_AUTH_TOKEN": "abc", **env}
+        self.started.append(
+            subprocess.Popen(line, env=environment(**own), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+        return len(self.started) - 1
+
+    def node(self, rank: int, *options: str, **env: str) -> int:
+        """Starts a pod of a job of two."""
+        return self.start({**self.pod, "PET_NODE_RANK": str(rank), **env}, *options)
+
+    def ended(self, number: int) -> tuple[int, str]:
+        """Return the exit status of a process, and what it has printed."""
+        text, _ = self.started[number].communicate(timeout=SOON)
+        return self.started[number].returncode, text
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports at which the pods meet."""
+        return settings(find_place({**self.pod, "PET_NODE_RANK": "0"}, head=None, nodes=None, rank=None)).ports
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    made = Jobs(tmp_path)
+    yield made
+    for process in made.started:
+        process.kill()
+        process.communicate()
+
+
+def test_what_preflight_finds_ends_the_run_on_all_nodes_before_ray_starts(jobs: Jobs) -> None:
+    head, node = jobs.node(0), jobs.node(1)
+    status, text = jobs.ended(head)
+    assert status == UNAVAILABLE, text
+    host = socket.gethostname()
+    said = f"gpuperf: error: node {host}-1: it reaches the first node from 127.0.0.1, which no other host reaches: give"
+    assert said in text
+    assert "gpuperf: error: the nodes cannot run the command: 1 error above" in text
+    status, text = jobs.ended(node)
+    assert status == UNAVAILABLE, text
+    assert "error: the nodes cannot run the command" in text
+
+
+def test_a_token_that_differs_is_said_on_both_sides(jobs: Jobs) -> None:
+    head, node = jobs.node(0, "--wait=20"), jobs.node(1, "--wait=20", RAY_AUTH_TOKEN="other")
+    status, text = jobs.ended(node)
+    assert (status, "the first node, at 127.0.0.1, refuses this one: another token" in text) == (UNAVAILABLE, True), (
+        text
+    )
+    status, text = jobs.ended(head)
+    assert status == UNAVAILABLE
+    host = socket.gethostname()
+    assert f"node number 1 did not come within 20 s; came: {host}; refused: 127.0.0.1: host {host} has another" in text
+
+
+def test_a_node_that_lacks_the_token_says_so_here_and_there(jobs: Jobs) -> None:
+    head, node = jobs.node(0, "--wait=20"), jobs.node(1, "--wait=20", RAY_AUTH_TOKEN="")
+    said = "the head has its secret from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, and this node has none there"
+    for number in (node, head):
+        status, text = jobs.ended(number)
+        assert (status, said in text) == (UNAVAILABLE, True), text
+
+
+def test_a_node_that_does_not_come_is_named_after_the_time(jobs: Jobs) -> None:
+    slurm = {"SLURM_JOB_ID": jobs.pod["PET_MASTER_PORT"], "SLURM_STEP_NODELIST": "gpu[1-3]"}
+    head = jobs.start({**slurm, "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}, "--wait=1")
+    status, text = jobs.ended(head)
+    assert status == UNAVAILABLE
+    assert f"error: node gpu2, gpu3 did not come within 1 s; came: {socket.gethostname()}. Look at the output" in text
+
+
+def test_a_head_that_does_not_answer_is_named_with_its_ports(jobs: Jobs) -> None:
+    status, text = jobs.ended(jobs.node(1, "--wait=1", "--port=1"))
+    assert status == UNAVAILABLE
+    assert "the first node (127.0.0.1) did not answer at ports 1 within 1 s (nothing listens there). Look" in text
+
+
+def test_a_port_that_is_taken_is_said_or_another_one_is_used(jobs: Jobs) -> None:
+    with socket.create_server(("", 0)) as server:
+        status, text = jobs.ended(jobs.node(0, f"--port={server.getsockname()[1]}"))
+        assert status == UNAVAILABLE
+        assert f"error: this node cannot listen at port {server.getsockname()[1]}: " in text
+        assert "give another --port" in text
+    with contextlib.ExitStack() as stack:  # others listen at the first ports, and say nothing or nonsense
+        for port in jobs.ports[:2]:
+            stack.enter_context(socket.create_server(("", port)))
+        head = jobs.node(0, "--lost-after=3")
+        node = jobs.node(1, "--lost-after=3")
+        assert "the nodes cannot run the command: 1 error above" in jobs.ended(head)[1]
+        assert "the nodes cannot run the command" in jobs.ended(node)[1]
+
+
+def test_who_sends_nonsense_disturbs_nobody(jobs: Jobs) -> None:
+    head = jobs.node(0)
+    until = time.monotonic() + SOON
+    sent = 0
+    while sent < 4:
+        assert time.monotonic() < until
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", jobs.ports[0]), 1) as connected:
+            hello = b'{"is": "hello", "nonce": 1}\n'
+            connected.sendall([b"GET / HTTP/1.0\r\n\r\n", b"[]\n", b"\xff" * 2**21, hello][sent])
+            sent += 1
+    node = jobs.node(1)
+    assert "the nodes cannot run the command: 1 error above" in jobs.ended(head)[1]
+    assert jobs.ended(node)[0] == UNAVAILABLE
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_job_that_is_cancelled_while_it_waits_ends_at_once(jobs: Jobs, rank: int) -> None:
+    number = jobs.node(rank)
+    time.sleep(3)  # until it waits
+    os.kill(jobs.started[number].pid, signal.SIGTERM)
+    status, text = jobs.ended(number)
+    assert status in (128 + signal.SIGTERM, -signal.SIGTERM), text
+
+
+def test_a_run_inside_of_ray_is_refused(jobs: Jobs) -> None:
+    head, node = jobs.node(0, RAY_ADDRESS="10.0.0.9:6379"), jobs.node(1)
+    assert "RAY_ADDRESS is 10.0.0.9:6379, so this is part of a running Ray cluster" in jobs.ended(head)[1]
+    assert jobs.ended(node)[0] == UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "said"),
+    [
+        ((), ("true",), "no launcher has started this process: looked for the variables of torchrun: LOCAL_RANK"),
+        (("--head=a", "--nodes=2"), (), "no command is given: write it after --, for example `everywhere -- pytest"),
+        (("--nodes=0",), ("true",), "expected a number from 1, got 0"),
+        (("--port=70000",), ("true",), "expected a port from 1 to 65535, got 70000"),
+        (("--wait=-1",), ("true",), "expected a positive number of seconds, got -1"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    jobs: Jobs, options: tuple[str, ...], command: tuple[str, ...], said: str
+) -> None:
+    status, text = jobs.ended(jobs.start({}, *options, command=command))
+    assert status == 2
+    assert said in " ".join(text.split()), text
