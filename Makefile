@@ -64,7 +64,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/zizmor --offline --quiet .github/workflows
+	$(BIN)/zizmor --offline --quiet .github/workflows examples/guarded_benchmark/.github/workflows
 
 types: install
 	$(BIN)/mypy

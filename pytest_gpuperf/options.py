@@ -301,9 +301,9 @@ class Options:
                 "--benchmark-only skips all that is no benchmark, as perf tests under --smoke: drop one of them"
             )
         if update and gpus == 0:
-            raise pytest.UsageError("--update-baselines records what GPUs do: add --gpus N")
+            raise pytest.UsageError("baselines are recorded on GPUs only: add --gpus N")
         if config.getoption("gpuperf_reason") and not update:
-            raise pytest.UsageError("--reason is kept beside recorded baselines: add --update-baselines")
+            raise pytest.UsageError("--reason is stored with recorded baselines: add --update-baselines")
         resume = config.getoption("gpuperf_resume")
         for option, given in (
             ("--accept-regression", config.getoption("gpuperf_accept_regression")),
@@ -311,9 +311,9 @@ class Options:
             ("--no-resume", resume is False),
         ):
             if given and not update:
-                raise pytest.UsageError(f"{option} is of a recording: add --update-baselines")
+                raise pytest.UsageError(f"{option} is for a run that records baselines: add --update-baselines")
         if config.getoption("gpuperf_require_gpus") and gpus == 0:
-            raise pytest.UsageError("--require-gpus fails what lacks GPUs, and --gpus 0 asks for none: add --gpus N")
+            raise pytest.UsageError("--require-gpus needs GPUs, and this run uses none: add --gpus N")
         if update and is_distributed(config):
             raise pytest.UsageError(
                 "--update-baselines records launches one after another, and xdist's workers would each record some: "

@@ -133,8 +133,8 @@ def test_a_test_with_the_marker_and_without_ranks_would_pass_unseen(pytester: py
     result = pytester.runpytest_inprocess("--continue-on-collection-errors")
     result.assert_outcomes(errors=1, passed=2)
     assert (
-        "test_marked.py::test_it: the test is marked to run on ranks and has none, so that it would pass without them: "
-        "have it take the fixture ranks or perf, or drop the marker"
+        "test_marked.py::test_it: the test has the marker ranks and does not use ranks: add the fixture ranks or perf "
+        "to its arguments, or remove the marker"
     ) in result.outlines
 
 

@@ -22,7 +22,7 @@ MEAN = 17.0
 LONG = 30
 LONG_SHARE = 0.04
 """Sentences of a page that may have more words than ``LONG``; one of a short page may."""
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 _FENCE = re.compile(r"^( *)(```+|:::+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _NOT_PROSE = re.compile(r"^(#.*|\|.*|<!--.*-->|\([\w-]+\)=)$", re.MULTILINE)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")

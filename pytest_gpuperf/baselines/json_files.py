@@ -21,6 +21,8 @@ class BaselineWriteError(BaselineError):
     def __init__(self, path: object, cause: Exception) -> None:
         super().__init__(path, f"cannot be written: got {cause!r}", "make the folder writable, or choose another one")
         self.cause = cause
+        self.why = getattr(cause, "strerror", None) or repr(cause)
+        """What the system said, in short."""
         self.args = (path, cause)  # what pickle calls the constructor with
 
 

@@ -10,7 +10,7 @@ from pytest_gpuperf.baselines.plain import OMITTED, OPTIONAL, FieldError, at, re
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines, require_version
 
 SCHEMA = 1
-AGAIN = "fetch it again, or write it anew with --gpuperf-json"
+AGAIN = "check the path, or write the file again with pytest --gpuperf-json=FILE"
 
 
 class ResultsError(BaselineError):

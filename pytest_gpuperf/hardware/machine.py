@@ -158,6 +158,10 @@ class Machine:
         visible = devices.visible(environ)
         if wanted is not None and wanted > len(visible):
             hint = " through CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in environ else ""
+            if not visible:
+                raise HardwareError(
+                    f"--gpus {wanted}: no GPU is visible{hint}: check nvidia-smi and CUDA_VISIBLE_DEVICES"
+                )
             raise HardwareError(f"--gpus {wanted}: {len(visible)} GPUs are visible{hint}")
         gpus = visible if wanted is None else visible[:wanted]
         if not gpus:

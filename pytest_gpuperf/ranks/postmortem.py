@@ -239,7 +239,7 @@ def _withdrawal(endings: Sequence[Ending], first: int, world: World) -> BaseExce
 
 def _timeout(endings: Sequence[Ending], world: World, lead: str) -> RankTimeout:
     stuck = [rank for rank, ending in enumerate(endings) if isinstance(ending, Stuck)]
-    longer = "give it longer by timeout=SECONDS of @pytest.mark.ranks, or of @on_ranks for an adopted class"
+    longer = "if it needs longer, set timeout=SECONDS in @pytest.mark.ranks, or in @on_ranks for an adopted class"
     cure = longer if world.own else "the stacks tell why"
     return RankTimeout(
         f"{_led(lead)}{say_ranks(stuck)} of {world.size} ({world.backend}) did not return from {world.program} within "

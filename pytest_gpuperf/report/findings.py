@@ -1,4 +1,4 @@
-"""What the reports of a run told, wherever its tests ran: verdicts, failures, and tests that ran nowhere."""
+"""What the reports of a run told, wherever its tests ran: verdicts, failures, and tests that did not run."""
 
 from __future__ import annotations
 

@@ -44,10 +44,10 @@ def gone_lines(tests: Sequence[str], where: str) -> list[str]:
     if not tests:
         return []
     one = len(tests) == 1
-    what = "1 test that is" if one else f"{len(tests)} tests that are"
+    what = "1 test that no longer exists" if one else f"{len(tests)} tests that no longer exist"
     cure = f'delete {"its entry" if one else "their entries"} under "tests" in {where}'
-    cure += ", or have what was renamed keep it: python -m pytest_gpuperf rename OLD NEW"
-    return [f"the baselines hold {what} no longer there: {', '.join(tests)}: {cure}"]
+    cure += ", or, if a test was renamed, run: python -m pytest_gpuperf rename OLD NEW"
+    return [f"the baselines contain {what}: {', '.join(tests)}: {cure}"]
 
 
 def renamed_lines(places: Mapping[str, Mapping[str, str]]) -> list[str]:

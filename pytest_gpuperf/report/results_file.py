@@ -16,7 +16,7 @@ from pytest_gpuperf.baselines.match import Scalar
 from pytest_gpuperf.baselines.merge import joined
 from pytest_gpuperf.baselines.plain import FieldError, plain, read
 from pytest_gpuperf.baselines.results import AGAIN, SCHEMA, ResultsError, ResultsForm
-from pytest_gpuperf.baselines.schema import BaselineError, Baselines
+from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.report.curves import curves_of
 from pytest_gpuperf.report.forms import CurveForm, MatrixForm, SearchForm, SummaryForm, require
@@ -268,8 +268,9 @@ class ResultsFile:
         self._lines += [f"figures of {test} left out of the results: {why}" for test, why in sorted(unfit.items())]
         try:
             write(self._path, results)
-        except BaselineError as error:
-            self._lines.append(f"results not written: {error}")
+        except json_files.BaselineWriteError as error:
+            where = str(error.path)
+            self._lines.append(f"results not written to {where!r}: {error.why}: name another file with --gpuperf-json")
             return False
         self._lines.append(f"results of {format_count(len(self._verdicts), 'figure')} written to {self._path}")
         return True

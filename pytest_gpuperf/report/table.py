@@ -94,7 +94,7 @@ def unchecked_lines(unchecked: Sequence[tuple[str, str]]) -> list[Line]:
 
 
 def skip_lines(skips: Counter[tuple[str, str]], *, fold: bool = False) -> list[Line]:
-    """The tests that ran nowhere, by reason.
+    """The tests that did not run, by reason.
 
     Args:
         skips: How many variants, by reason and test.
@@ -105,7 +105,7 @@ def skip_lines(skips: Counter[tuple[str, str]], *, fold: bool = False) -> list[L
         tests = {test: count for (why, test), count in skips.items() if why == reason}
         folded = fold and len(tests) > _FEW
         more = " (-v lists them)" if folded else ""
-        lines.append(Line(f"{format_count(sum(tests.values()), 'test')} ran nowhere: {reason}{more}", "yellow"))
+        lines.append(Line(f"{format_count(sum(tests.values()), 'test')} did not run: {reason}{more}", "yellow"))
         if folded:
             continue
         lines += [Line(f"  {test}{f' ({count})' if count > 1 else ''}") for test, count in sorted(tests.items())]

@@ -20,7 +20,11 @@ def undecided_lines(verdicts: Sequence[Verdict], *, fails: bool) -> list[str]:
     if not cures:
         return []
     told = "; ".join(f"{cure} ({format_count(count, 'figure')})" for cure, count in cures.most_common())
-    ends = "so the run fails; --undecided=warn lets it pass" if fails else "--undecided=fail makes the run fail by it"
+    ends = (
+        "this fails the run; --undecided=warn lets it pass"
+        if fails
+        else "the run does not fail by it; --undecided=fail changes that"
+    )
     return [f"undecided: {told}; {ends}"]
 
 
@@ -34,20 +38,21 @@ def noisy_lines(verdicts: Sequence[Verdict]) -> list[str]:
     if not count:
         return []
     return [
-        f"only shown: {format_count(count, 'figure')} whose launches or machines differ too much for a loss of "
-        f"{format_percent(NOISY)} to be seen; they fail below half of their speed"
+        f"too noisy to judge: {format_count(count, 'figure')}: launches or machines differ so much that a loss of "
+        f"{format_percent(NOISY)} could be missed; a figure fails only if it loses half of its speed"
     ]
 
 
 def _cure(verdict: Verdict) -> str:
     match verdict.reason:
         case Reason.ASKED:
-            return "make the measurement quieter, or ask for less than at_least="
+            return "run on a quieter machine, time a longer step, or lower at_least="
         case Reason.BUDGET:
-            return "raise --race-budget"
+            return "no time was left: raise --race-budget"
         case Reason.CANNOT_RACE:
-            return f"no race: {' '.join(verdict.detail.split())}; or record these GPUs with --update-baselines=append"
+            why = " ".join(verdict.detail.split())
+            return f"it could not race: {why}; or record these GPUs with --update-baselines=append"
         case Reason.OPEN:
-            return "make the measurement quieter: its launches differ too much"
+            return "its launches differ too much: run on a quieter machine, or time a longer step"
         case _:
-            return "let the run end: it was interrupted before other launches decided"
+            return "the run was interrupted before other launches decided: let it end"

@@ -225,7 +225,7 @@ def _what_to_do(verdict: Verdict, commands: VerdictCommands) -> list[str]:
     if verdict.outcome is Outcome.UNDECIDED and verdict.reason is Reason.BUDGET:
         return ["raise --race-budget"]
     if verdict.outcome is Outcome.UNDECIDED and verdict.reason is Reason.OPEN:
-        return ["make the measurement quieter"]
+        return ["run on a quieter machine, or time a longer step"]
     return []
 
 
@@ -247,7 +247,7 @@ def run_lines(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:
         lines.append(
             f"the whole run is {format_percent(abs(shift))} {'slower' if shift > 0 else 'faster'} than its record, in "
             "two launches (the median of all figures): the environment, or a change that slows or speeds up "
-            "everything; --against tells which"
+            "everything; --against=REF shows which"
         )
     lost = [verdict for verdict in verdicts if verdict.outcome is Outcome.ENVIRONMENT]
     if lost:
@@ -269,17 +269,17 @@ def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
     """
     usual = Policy()
     bounds = (
-        (policy.minimum_slowdown, usual.minimum_slowdown, "is to be found"),
-        (policy.min_effect, usual.min_effect, "is no regression"),
+        ("gpuperf_minimum_slowdown", policy.minimum_slowdown, usual.minimum_slowdown),
+        ("gpuperf_min_effect", policy.min_effect, usual.min_effect),
     )
     less = [
-        f"slower by {format_percent(bound)} {what} (usually {format_percent(default)})"
-        for bound, default, what in bounds
+        f"{key} is {format_percent(bound)} (default {format_percent(default)})"
+        for key, bound, default in bounds
         if bound > default
     ]
     if not less or all(verdict.change is None for verdict in verdicts):
         return []
-    return [f"by gpuperf_minimum_slowdown and gpuperf_min_effect this run asks for less than usual: {', '.join(less)}"]
+    return [f"thresholds relaxed: {', '.join(less)}"]
 
 
 def tripped_in_words(tripped: Sequence[Tripped]) -> str:

@@ -66,7 +66,7 @@ def begin(config: pytest.Config) -> None:
 
 def _require(options: Options, machine: Machine) -> None:
     if options.update_baselines and not machine.gpus:
-        raise pytest.UsageError("--update-baselines records what GPUs do, and none are visible")
+        raise pytest.UsageError("--update-baselines records on GPUs only, and no GPU is visible")
     if options.require_gpus and not machine.gpus:
         raise pytest.UsageError("--require-gpus: no GPU is visible")
 

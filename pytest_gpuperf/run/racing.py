@@ -287,8 +287,8 @@ class Racing:
                 commit = self._deciding.commit_to_race(suspect)
                 if commit is None:
                     test.no_race = (
-                        "no launch of the record tells a commit without changes: commit what is measured, and record "
-                        "it again"
+                        "the baseline was recorded from uncommitted code: commit the code, then record the baseline "
+                        "again"
                     )
                 elif test not in found.setdefault(commit, []):
                     found[commit].append(test)

@@ -43,8 +43,8 @@ def parametrize(metafunc: pytest.Metafunc, gpus: int, nodes: int = 1, *, largest
     if WORLD_PARAM not in metafunc.fixturenames:
         if any(mark.name == "ranks" for mark in metafunc.definition.own_markers):
             pytest.fail(
-                f"{nodeid}: the test is marked to run on ranks and has none, so that it would pass without them: have "
-                "it take the fixture ranks or perf, or drop the marker",
+                f"{nodeid}: the test has the marker ranks and does not use ranks: add the fixture ranks or perf to its "
+                "arguments, or remove the marker",
                 pytrace=False,
             )
         return
@@ -193,7 +193,7 @@ def device_reason(marker: RanksMarker | None, size: int, capacity: Capacity) -> 
     """Why a test of so many ranks cannot run on what there is; None if it can."""
     device = None if marker is None else marker.device
     if device == "cuda" and not capacity.gpus:
-        return "the test is bound to CUDA and no GPUs are in use: pass --gpus N"
+        return "the test needs GPUs (device='cuda') and none are in use: add --gpus N"
     nodes, per_node = (None, None) if marker is None else (marker.nodes_of(capacity.nodes), marker.per_node)
     if marker is not None and marker.nodes == ALL and not capacity.clustered:
         return "needs the nodes of a cluster, and the run has this machine alone: pass --cluster"

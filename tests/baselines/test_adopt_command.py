@@ -210,7 +210,7 @@ def _key_is_a_path(data: Any) -> None:
     data["hardware_key"] = data["candidate"]["hardware_key"] = "../x"
 
 
-AGAIN = "fetch it again, or write it anew with --gpuperf-json"
+AGAIN = "check the path, or write the file again with pytest --gpuperf-json=FILE"
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,10 @@ def test_more_gpus_than_are_visible_names_the_variable(
 
 @pytest.mark.usefixtures("no_gpus")
 def test_any_gpu_on_a_machine_without_is_refused(pytester: pytest.Pytester) -> None:
-    assert usage_error(pytester.runpytest_inprocess("--gpus=1")) == "--gpus 1: 0 GPUs are visible"
+    assert (
+        usage_error(pytester.runpytest_inprocess("--gpus=1"))
+        == "--gpus 1: no GPU is visible: check nvidia-smi and CUDA_VISIBLE_DEVICES"
+    )
 
 
 def test_gpus_that_cannot_be_described_are_a_usage_error(
@@ -145,18 +148,18 @@ def test_what_needs_more_gpus_than_are_in_use_is_skipped(tests: pytest.Pytester)
     assert skipped == ["test_it.py::test_ranks[4ranks]", "test_it.py::test_speed[4ranks]"]
     result.stdout.fnmatch_lines(["test_it.py::test_cpu[[]4ranks[]] PASSED*"])
     # Both have a variant that ran.
-    assert "ran nowhere" not in result.stdout.str()
+    assert "did not run" not in result.stdout.str()
 
 
 @pytest.mark.usefixtures("eight_gpus")
 def test_tests_that_ran_in_no_world_are_told_with_the_reason(tests: pytest.Pytester) -> None:
     result = tests.runpytest_inprocess("--gpus=1")
-    assert [line for line in result.outlines if "nowhere" in line or line.startswith("  test_it.py")] == [
-        "3 tests ran nowhere: needs 2 GPUs, 1 in use (--gpus)",
+    assert [line for line in result.outlines if "did not run" in line or line.startswith("  test_it.py")] == [
+        "3 tests did not run: needs 2 GPUs, 1 in use (--gpus)",
         "  test_it.py::test_cuda",
         "  test_it.py::test_ranks",
         "  test_it.py::test_speed",
-        "2 tests ran nowhere: needs 4 GPUs, 1 in use (--gpus)",
+        "2 tests did not run: needs 4 GPUs, 1 in use (--gpus)",
         "  test_it.py::test_ranks",
         "  test_it.py::test_speed",
     ]
@@ -165,14 +168,14 @@ def test_tests_that_ran_in_no_world_are_told_with_the_reason(tests: pytest.Pytes
 def test_without_gpus_what_is_bound_to_cuda_or_measures_is_skipped(tests: pytest.Pytester) -> None:
     result = tests.runpytest_inprocess("-v")
     result.assert_outcomes(passed=4, skipped=3)
-    bound = "the test is bound to CUDA and no GPUs are in use: pass --gpus N"
+    bound = "the test needs GPUs (device='cuda') and none are in use: add --gpus N"
     measures = (
         "perf tests measure GPUs and none are in use: pass --gpus N, --against REF to race two commits on CPUs, or "
         "--smoke to try each body unjudged"
     )
     for lines in (
-        [f"2 tests ran nowhere: {measures}", "  test_it.py::test_speed (2)"],
-        [f"1 test ran nowhere: {bound}", "  test_it.py::test_cuda"],
+        [f"2 tests did not run: {measures}", "  test_it.py::test_speed (2)"],
+        [f"1 test did not run: {bound}", "  test_it.py::test_cuda"],
     ):
         result.stdout.fnmatch_lines(lines, consecutive=True)
 
@@ -183,7 +186,7 @@ def test_the_reason_for_the_skip_is_in_the_usual_summary_too(pytester: pytest.Py
     pytester.makepyfile(f"import pytest\n{mark}@pytest.mark.ranks(2)\ndef test_speed(perf): pass")
     result = pytester.runpytest_inprocess("-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["1 test ran nowhere: perf tests measure GPUs and none are in use*"])
+    result.stdout.fnmatch_lines(["1 test did not run: perf tests measure GPUs and none are in use*"])
     result.stdout.fnmatch_lines(
         ["SKIPPED [[]1[]] *: perf tests measure GPUs and none are in use: pass --gpus N, --against*"]
     )
@@ -195,7 +198,7 @@ def test_a_folder_of_that_name_makes_no_tests_on_ranks(pytester: pytest.Pytester
     (folder / "test_it.py").write_text("import pytest\n@pytest.mark.skip(reason='later')\ndef test_plain(): pass")
     result = pytester.runpytest_inprocess()
     result.assert_outcomes(skipped=1)
-    assert "ran nowhere" not in result.stdout.str()
+    assert "did not run" not in result.stdout.str()
 
 
 @pytest.mark.usefixtures("eight_gpus")

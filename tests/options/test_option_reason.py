@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("eight_gpus")
 
 def test_it_is_of_a_recording_only(pytester: pytest.Pytester) -> None:
     message = usage_error(pytester.runpytest_inprocess("--gpus=2", "--reason=because"))
-    assert message == "--reason is kept beside recorded baselines: add --update-baselines"
+    assert message == "--reason is stored with recorded baselines: add --update-baselines"
 
 
 @pytest.mark.parametrize("options", [(), ("--reason=",), ("--reason", "  ")])

@@ -20,7 +20,7 @@ def _no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_goes_with_gpus(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("--require-gpus")
-    assert usage_error(result) == ("--require-gpus fails what lacks GPUs, and --gpus 0 asks for none: add --gpus N")
+    assert usage_error(result) == ("--require-gpus needs GPUs, and this run uses none: add --gpus N")
 
 
 @pytest.mark.usefixtures("no_gpus")
@@ -38,7 +38,7 @@ def test_what_needs_more_gpus_than_are_in_use_fails_with_the_reason(pytester: py
     assert result.outlines.count(reason) == 2
     for test in ("test_ranks", "test_speed"):
         result.stdout.re_match_lines([rf"_+ ERROR at setup of {test}\[4ranks\] _+", re.escape(reason)])
-    assert "ran nowhere" not in result.stdout.str()
+    assert "did not run" not in result.stdout.str()
 
 
 @pytest.mark.usefixtures("eight_gpus")

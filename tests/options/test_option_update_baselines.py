@@ -72,7 +72,7 @@ def baselines(project: pytest.Pytester) -> Path:
 
 def test_it_needs_gpus(pytester: pytest.Pytester) -> None:
     message = usage_error(pytester.runpytest_inprocess("--update-baselines"))
-    assert message == "--update-baselines records what GPUs do: add --gpus N"
+    assert message == "baselines are recorded on GPUs only: add --gpus N"
 
 
 def test_no_single_launch_of_a_test_is_picked(project: pytest.Pytester) -> None:
@@ -403,4 +403,4 @@ def test_without_a_visible_gpu_there_is_nothing_to_record(
     install(monkeypatch, visible=0)
     result = pytester.runpytest_inprocess("--gpus=auto", "--update-baselines", "--reason=x")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --update-baselines records what GPUs do, and none are visible"])
+    result.stderr.fnmatch_lines(["ERROR: --update-baselines records on GPUs only, and no GPU is visible"])

@@ -96,7 +96,7 @@ def test_another_mode_is_a_usage_error_that_names_the_modes(pytester: pytest.Pyt
 @pytest.mark.parametrize("option", ["--accept-regression", "--resume", "--no-resume"])
 def test_they_are_of_a_recording_only(pytester: pytest.Pytester, option: str) -> None:
     message = usage_error(pytester.runpytest_inprocess("--gpus=2", option))
-    assert message == f"{option} is of a recording: add --update-baselines"
+    assert message == f"{option} is for a run that records baselines: add --update-baselines"
 
 
 def test_what_moved_is_replaced_and_the_rest_stays_byte_for_byte(project: pytest.Pytester) -> None:

@@ -195,6 +195,35 @@ def _hovered(page: Page, name: str, pause: int) -> list[str]:
     return [text for text in shown if name in text]
 
 
+def test_a_row_on_top_opens_its_test_also_if_a_filter_hides_it(opened: tuple[Page, list[str]]) -> None:
+    page, said = opened
+    test = page.locator("details.test").first
+    regressed = page.locator('[name=outcome][value="regressed"]')
+    for hidden in (False, True):
+        regressed.set_checked(not hidden)
+        assert test.is_visible() is not hidden
+        page.locator("#moved a").first.click()
+        assert test.locator(".figure").first.is_visible()
+        regressed.check()
+        test.locator("summary").click()
+    assert said == []
+
+
+def test_on_a_telephone_the_answer_is_on_the_first_screen_and_nothing_is_cut(
+    opened: tuple[Page, list[str]],
+) -> None:
+    page, _ = opened
+    usual = page.viewport_size
+    page.set_viewport_size({"width": 400, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+    for part in ("#moved li", "#not-judged"):
+        box = page.locator(part).first.bounding_box()
+        assert box is not None
+        assert box["y"] < 800
+    assert usual is not None
+    page.set_viewport_size(usual)
+
+
 def test_axe_finds_nothing(opened: tuple[Page, list[str]]) -> None:
     axe: Any = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     page, _ = opened

@@ -327,6 +327,64 @@ def test_figures_without_a_record_that_are_as_expected_are_no_alarm() -> None:
     assert "missing passes" not in below.partition("</style>")[2]
 
 
+def test_what_moved_and_what_could_not_be_judged_come_before_failures_and_tests() -> None:
+    improved = replace(SAME, outcome=Outcome.IMPROVED, change=0.1)
+    missing = replace(SAME, test="t.py::test_new", outcome=Outcome.MISSING, reason=Reason.NO_RECORD, baseline=None)
+    text = markup(page(Run("this run", results(improved, missing, REGRESSED, ran=[FAILED, SKIPPED]))))
+    places = [text.index(f'<section id="{name}"') for name in ("moved", "not-judged", "failures", "tests")]
+    assert places == sorted(places)
+    assert re.findall(r'<li><a href="#(f\d-0)">\s*<span class="badge (\w+)', text) == [
+        ("f2-0", "regressed"),
+        ("f0-0", "improved"),
+    ]
+    assert "214.0 GB/s: 20.0 % slower than 273.0 GB/s, the code" in text
+    assert "Old: 273.0 GB/s in 5 launches, 271.0 GB/s to 275.0 GB/s. New: 214.0 GB/s.</title>" in text
+    assert "1 test did not run" in text
+    ((group, *others),) = [Content([Run("this run", results(missing, SAME))]).not_judged]
+    assert (group.why, [row.test.name for row in group.rows], others) == ("no baseline", ["test_new"], [])
+
+
+def test_launches_of_this_run_are_points_beside_those_of_the_baseline() -> None:
+    slow = results(REGRESSED)
+    again = replace(slow.candidate.launches["l"], at="2026-11-20T10:01:00Z")
+    measured = slow.candidate.tests[TEST].metrics["busbw"]
+    twice = replace(measured, launches=(*measured.launches, LaunchFigure("m", 9, 216e9)))
+    tests = {TEST: replace(slow.candidate.tests[TEST], metrics={"busbw": twice})}
+    candidate = replace(slow.candidate, launches={**slow.candidate.launches, "m": again}, tests=tests)
+    text = page(Run("this run", replace(slow, candidate=candidate)))
+    (places,) = re.findall(r'<path class="old" d="(\S+ .*?)"/><path class="regressed" d="(.*?)"/>', text)
+    assert [drawn.count("M") for drawn in places] == [5, 2]
+
+
+def test_a_figure_that_is_the_same_has_no_row_on_top() -> None:
+    text = markup(page(Run("this run", results(SAME))))
+    for name in ("moved", "not-judged", "failures"):
+        assert f'id="{name}"' not in text
+        assert f'href="#{name}"' not in text
+
+
+def test_the_row_of_a_test_has_its_worst_figure() -> None:
+    improved = replace(REGRESSED, metric_name="time", outcome=Outcome.IMPROVED)
+    (row,) = Content([Run("this run", results(improved, REGRESSED))]).moved
+    assert (row.figure.name, row.more) == ("busbw", 1)
+    assert "busbw +1</span>" in page(Run("this run", results(improved, REGRESSED))).partition('id="tests"')[0]
+
+
+def test_of_many_tests_that_moved_twelve_are_shown_at_once() -> None:
+    many = [replace(REGRESSED, test=f"{TEST}{number}") for number in range(15)]
+    section = page(Run("this run", results(*many))).partition('<section id="moved"')[2].partition("</section>")[0]
+    first, _, rest = section.partition("<summary>3 more</summary>")
+    assert (first.count("<li>"), rest.count("<li>")) == (12, 3)
+
+
+def test_every_outcome_moved_or_is_judged_or_says_why_not() -> None:
+    for outcome in Outcome:
+        verdict = replace(REGRESSED, outcome=outcome, expected=None)
+        content = Content([Run("this run", results(verdict))])
+        fine = outcome in (Outcome.SAME, Outcome.RECORDED, Outcome.UNJUDGED)
+        assert len(content.moved) + len(content.not_judged) == (0 if fine else 1), outcome
+
+
 RACED = Raced("2026-11-20T10:00:00Z", "gpu-a", "HEAD~1", "7ba55cce" * 5, "c0ffee00" * 5, dirty=True)
 CONTEST = replace(
     REGRESSED,

@@ -64,8 +64,8 @@ def test_the_page_knows_the_baselines() -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (None, "there is no such file: fetch it again, or write it anew with --gpuperf-json"),
-        ("{", "expected JSON: fetch it again"),
+        (None, "there is no such file: check the path, or write the file again with pytest --gpuperf-json=FILE"),
+        ("{", "expected JSON: check the path"),
         (json.dumps({"results": 99}), "results schema 99 is newer than this version reads (1): upgrade pytest-gpuperf"),
         (json.dumps({"results": 1}), "expected a key 'hardware_key'"),
     ],

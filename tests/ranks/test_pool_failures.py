@@ -148,8 +148,8 @@ def test_a_timeout_shows_where_each_stuck_rank_was(pool: Pool, call: Call, stuck
     with pytest.raises(RankTimeout) as caught:
         call(program, timeout=0.5)
     assert str(caught.value) == (
-        "rank 1 of 2 (gloo) did not return from program within 0.5 s; give it longer by "
-        "timeout=SECONDS of @pytest.mark.ranks, or of @on_ranks for an adopted class"
+        "rank 1 of 2 (gloo) did not return from program within 0.5 s; if it needs longer, "
+        "set timeout=SECONDS in @pytest.mark.ranks, or in @on_ranks for an adopted class"
     )
     returned, where = notes(caught.value)
     assert returned == "rank 0 returned"

@@ -212,8 +212,8 @@ def test_a_timeout_names_who_was_stuck_and_where_and_what_to_do() -> None:
     found = inquest(Stuck(1.0, WAITS), RETURNED, Stuck(1.0, SLEEPS), Stuck(1.0, WAITS))
     assert type(found.error) is RankTimeout
     assert str(found.error) == (
-        "ranks 0, 2, 3 of 4 (gloo) did not return from suite:program within 2.5 s; give it longer by "
-        "timeout=SECONDS of @pytest.mark.ranks, or of @on_ranks for an adopted class"
+        "ranks 0, 2, 3 of 4 (gloo) did not return from suite:program within 2.5 s; if it needs longer, "
+        "set timeout=SECONDS in @pytest.mark.ranks, or in @on_ranks for an adopted class"
     )
     assert notes(found.error) == [
         "rank 1 returned",

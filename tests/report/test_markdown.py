@@ -30,7 +30,7 @@ WHOLE = f"""\
 | same | 354.0 GB/s | 356.0 GB/s | -0.5 % GB/s | 2.4 % | 78.7 % | <code>t.py::test_a</code> <code>busbw</code> |
 | unjudged | 27.00 us |  |  |  |  | <code>t.py::test_b</code> <code>time</code> |
 
-<details><summary>1 test ran nowhere: no GPUs</summary>
+<details><summary>1 test did not run: no GPUs</summary>
 
 - <code>t.py::test_d</code>
 

@@ -116,9 +116,9 @@ def test_a_shortened_text_fits_and_keeps_both_ends(text: str, room: int) -> None
 def test_tests_that_ran_nowhere_are_listed_by_reason() -> None:
     skips = Counter({("no GPUs", "t.py::test_b"): 3, ("no GPUs", "t.py::test_a"): 1, ("needs 8", "t.py::test_a"): 1})
     assert texts(skip_lines(skips)) == [
-        "1 test ran nowhere: needs 8",
+        "1 test did not run: needs 8",
         "  t.py::test_a",
-        "4 tests ran nowhere: no GPUs",
+        "4 tests did not run: no GPUs",
         "  t.py::test_a",
         "  t.py::test_b (3)",
     ]
@@ -128,9 +128,9 @@ def test_tests_that_ran_nowhere_are_listed_by_reason() -> None:
 def test_many_tests_of_one_reason_are_counted_unless_the_user_wants_to_see_them() -> None:
     skips = Counter({("no GPUs", f"t.py::test_{number}"): 2 for number in range(4)} | {("needs 8", "t.py::test_a"): 1})
     assert texts(skip_lines(skips, fold=True)) == [
-        "1 test ran nowhere: needs 8",
+        "1 test did not run: needs 8",
         "  t.py::test_a",
-        "8 tests ran nowhere: no GPUs (-v lists them)",
+        "8 tests did not run: no GPUs (-v lists them)",
     ]
     assert len(skip_lines(skips)) == 7
 

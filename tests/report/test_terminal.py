@@ -75,7 +75,7 @@ def test_verdicts_and_skips_and_what_the_run_has_to_say() -> None:
         "not judged:",
         "  t.py::test_b: time 27.00 us",
         f"1 figure on {KEY}: 1 unjudged",
-        "1 test ran nowhere: no GPUs",
+        "1 test did not run: no GPUs",
         "  b",
         "no baselines written",
     ]

@@ -38,18 +38,18 @@ def hold(project: pytest.Pytester, *tests: str) -> None:
     baselines(project).write_text(json.dumps(data))
 
 
-RENAME = ", or have what was renamed keep it: python -m pytest_gpuperf rename OLD NEW"
+RENAME = ", or, if a test was renamed, run: python -m pytest_gpuperf rename OLD NEW"
 
 
 def told(lines: Iterable[str]) -> list[str]:
-    return [line for line in lines if "no longer there" in line]
+    return [line for line in lines if "no longer exist" in line]
 
 
 def test_a_test_that_its_file_has_no_more_is_told(recorded: pytest.Pytester) -> None:
     hold(recorded, OLD)
     result = run(recorded)
     cure = f'delete its entry under "tests" in {baselines(recorded)}{RENAME}'
-    assert told(result.outlines) == [f"the baselines hold 1 test that is no longer there: {OLD}: {cure}"]
+    assert told(result.outlines) == [f"the baselines contain 1 test that no longer exists: {OLD}: {cure}"]
     assert result.ret == 0
 
 
@@ -58,7 +58,7 @@ def test_all_of_them_are_told_and_a_moved_file_too(recorded: pytest.Pytester) ->
     cure = f'delete their entries under "tests" in {baselines(recorded)}{RENAME}'
     names = ", ".join(sorted((OLD, OF_A_CLASS, MOVED)))
     assert told(run(recorded, "-k", "speed").outlines) == [
-        f"the baselines hold 3 tests that are no longer there: {names}: {cure}"
+        f"the baselines contain 3 tests that no longer exist: {names}: {cure}"
     ]
 
 

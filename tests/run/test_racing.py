@@ -297,8 +297,8 @@ def test_in_ci_what_is_undecided_fails_the_run_once(project: pytest.Pytester, mo
     result.assert_outcomes(passed=1, skipped=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert line_of(result, "undecided: ") == (
-        "undecided: no race: git is not installed: install it; or record these GPUs with --update-baselines=append "
-        "(2 figures); so the run fails; --undecided=warn lets it pass"
+        "undecided: it could not race: git is not installed: install it; or record these GPUs with "
+        "--update-baselines=append (2 figures); this fails the run; --undecided=warn lets it pass"
     )
     assert judged(project, "--undecided=warn").ret == 0
     monkeypatch.delenv("CI")
@@ -325,7 +325,7 @@ def test_a_record_of_changes_that_were_not_committed_cannot_race(
     figures(project, a=SUSPECT)
     script(project, "present", a=[90e9])
     result = judged(project, "-rs")
-    result.stdout.fnmatch_lines(["SKIPPED *; not raced: no launch of the record tells a commit without changes: *"])
+    result.stdout.fnmatch_lines(["SKIPPED *; not raced: the baseline was recorded from uncommitted code: *"])
 
 
 def test_an_accusation_rests_on_three_launches_of_each_arm_at_least(
@@ -416,8 +416,8 @@ def test_a_run_that_asks_for_less_says_so(project: pytest.Pytester) -> None:
     figures(project, a=[30e9])
     lax = ("-o", "gpuperf_minimum_slowdown=9", "-o", "gpuperf_min_effect=5")
     told = (
-        "by gpuperf_minimum_slowdown and gpuperf_min_effect this run asks for less than usual: slower by 900.0 % is "
-        "to be found (usually 5.0 %), slower by 500.0 % is no regression (usually 1.5 %)"
+        "thresholds relaxed: gpuperf_minimum_slowdown is 900.0 % (default 5.0 %), gpuperf_min_effect is 500.0 % "
+        "(default 1.5 %)"
     )
     result = judged(project, *lax)
     assert result.ret == 0

@@ -65,7 +65,7 @@ def test_a_controller_without_options_tells_of_what_its_workers_ran(tmp_path: Pa
     folder = write(tmp_path, {"test_it.py": UNJUDGED, "pytest.ini": "[pytest]\n"})
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     assert "1 passed, 1 skipped" in done.stdout
-    assert "\n1 test ran nowhere: perf tests measure GPUs and none are in use" in done.stdout
+    assert "\n1 test did not run: perf tests measure GPUs and none are in use" in done.stdout
 
 
 WITH_GPUS = """

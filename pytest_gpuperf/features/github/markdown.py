@@ -62,7 +62,7 @@ def _skips(skips: Counter[tuple[str, str]]) -> Iterator[str]:
         tests = {test: count for (why, test), count in skips.items() if why == reason}
         # One piece: a block that is cut open would swallow what comes after it.
         lines = [f"- {_code(test)}{f' ({count})' if count > 1 else ''}\n" for test, count in sorted(tests.items())]
-        summary = f"{format_count(sum(tests.values()), 'test')} ran nowhere: {_text(reason)}"
+        summary = f"{format_count(sum(tests.values()), 'test')} did not run: {_text(reason)}"
         yield f"\n<details><summary>{summary}</summary>\n\n{''.join(lines)}\n{_CLOSED}"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from pytest_gpuperf.baselines.differences import differing, usual
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaseline
 from pytest_gpuperf.features.page.history import History
+from pytest_gpuperf.features.page.points import Points, points
 from pytest_gpuperf.features.page.timelines import Timeline, timelines
 from pytest_gpuperf.features.page.topology import Picture
 from pytest_gpuperf.report.change import format_share, shown_change
@@ -23,8 +24,11 @@ from pytest_gpuperf.report.searches import COLUMNS, cells, headline
 from pytest_gpuperf.report.units import format_bytes, format_count, format_percent, format_value, scale_of
 from pytest_gpuperf.report.verdict_line import details, what_happened
 from pytest_gpuperf.traces.profile import Profile
-from pytest_gpuperf.verdicts.outcome import Effect, Outcome
+from pytest_gpuperf.verdicts.outcome import Effect, Outcome, Reason
 from pytest_gpuperf.verdicts.verdict import Verdict
+
+_MOVED = (Outcome.REGRESSED, Outcome.MISSED, Outcome.ENVIRONMENT, Outcome.EXPECTED, Outcome.IMPROVED)
+"""A figure that came to one of these differs from its baseline, from the old code, or from what its test requires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,10 @@ class Figure:
     """What the chart draws: JSON types, in the unit that the axis names."""
     effect: Effect = Effect.PASSES
     """What it makes of its test."""
+    points: Points | None = None
+    """Old and new launches of a figure that moved."""
+    why_not_judged: str = ""
+    """Why the figure could not be judged; empty if it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +144,26 @@ class Test:
     def passes(self) -> bool:
         """Whether all of its figures pass, such as those that have no record and are as expected."""
         return all(figure.effect is Effect.PASSES for figure in self.figures)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A figure in a list, with its test."""
+
+    test: Test
+    figure: Figure
+    more: int = 0
+    """How many other figures of the test would be in the list."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotJudged:
+    """Figures that could not be judged, all for one reason."""
+
+    outcome: Outcome
+    why: str
+    passes: bool
+    rows: Sequence[Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +252,34 @@ class Content:
         """How many tests came to which outcome, the worst first."""
         counts = Counter(test.outcome for test in self._tests)
         return [(outcome, counts[outcome]) for outcome in Outcome if counts[outcome]]
+
+    @cached_property
+    def moved(self) -> list[Row]:
+        """The tests that are slower or faster than before, each with its worst figure, the worst tests first."""
+        rows = []
+        for test in self._tests:
+            if figures := [figure for figure in test.figures if figure.outcome in _MOVED]:
+                worst = min(figures, key=lambda figure: figure.outcome.severity)
+                rows.append(Row(test, worst, len(figures) - 1))
+        return sorted(rows, key=lambda row: row.figure.outcome.severity)
+
+    @cached_property
+    def not_judged(self) -> list[NotJudged]:
+        """The figures that could not be judged, by their reason, those that fail first."""
+        groups: dict[tuple[bool, int, str], list[Row]] = {}
+        for test in self._tests:
+            for figure in test.figures:
+                if figure.why_not_judged:
+                    key = (figure.effect is Effect.PASSES, figure.outcome.severity, figure.why_not_judged)
+                    groups.setdefault(key, []).append(Row(test, figure))
+        return [
+            NotJudged(rows[0].figure.outcome, why, passes, rows) for (passes, _, why), rows in sorted(groups.items())
+        ]
+
+    @property
+    def not_run(self) -> int:
+        """How many tests did not run."""
+        return sum(len(tests) for _, tests in self.skips)
 
     @cached_property
     def ran(self) -> list[Ran]:
@@ -397,6 +453,8 @@ class Content:
             _facts(verdict, run),
             self._drawing(run, verdict),
             verdict.effect,
+            _points(run, verdict),
+            _why_not_judged(verdict),
         )
 
     def _drawing(self, run: Run, verdict: Verdict) -> dict[str, Any]:
@@ -514,6 +572,52 @@ def _facts(verdict: Verdict, run: Run) -> list[Fact]:
         capped = ", at the power limit" if metric.power_capped else ""
         facts.append(Fact("SM clock", format_value(metric.sm_clock, "Hz") + capped))
     return facts
+
+
+def _points(run: Run, verdict: Verdict) -> Points | None:
+    """Return the old and new launches of a figure that moved; of a race without a record, each side's median."""
+    if verdict.outcome not in _MOVED:
+        return None
+    metric, baseline = verdict.metric, verdict.baseline
+    if baseline is None:
+        return points([] if verdict.old is None else [verdict.old], [metric.value], metric.unit, metric.better)
+    tests = run.results.candidate.tests
+    measured = tests[verdict.test].metrics.get(verdict.metric_name) if verdict.test in tests else None
+    new = [metric.value] if measured is None else [one.median for one in measured.launches]
+    return points([one.median for one in baseline.launches], new, metric.unit, metric.better)
+
+
+def _why_not_judged(verdict: Verdict) -> str:
+    """Return why a figure could not be judged; empty if it was, or if nothing was to be judged."""
+    match verdict.outcome, verdict.reason:
+        case Outcome.INVALID, Reason.ABOVE_LIMIT:
+            return "better than the hardware allows: the measurement is broken"
+        case Outcome.INVALID, _:
+            return "the machine was not fit for the measurement"
+        case Outcome.MISSING, Reason.STALE:
+            return "the test has changed since its baseline was recorded"
+        case Outcome.MISSING, Reason.PLAUSIBLE:
+            return "no baseline; plausible for this hardware"
+        case Outcome.MISSING, Reason.BELOW:
+            return "no baseline; worse than expected of this hardware"
+        case Outcome.MISSING, Reason.ABOVE_MODEL:
+            return "no baseline; better than expected of this hardware"
+        case Outcome.MISSING, _:
+            return "no baseline"
+        case Outcome.UNDECIDED, Reason.OPEN:
+            return "slower, but the launches differ too much to decide"
+        case Outcome.UNDECIDED, Reason.BUDGET:
+            return "slower, but no time was left to decide"
+        case Outcome.UNDECIDED, Reason.CANNOT_RACE:
+            return "slower, but the old code does not run here"
+        case Outcome.UNDECIDED, Reason.ASKED:
+            return "maybe below what the test requires"
+        case Outcome.UNDECIDED, _:
+            return "slower, but the run ended before other launches decided"
+        case Outcome.UNJUDGED, Reason.NOISY:
+            return "the baseline is too noisy"
+        case _:
+            return ""
 
 
 def _curve(number: int, run: Run, told: Mapping[str, Any]) -> Curve:

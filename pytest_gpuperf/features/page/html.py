@@ -13,6 +13,7 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined, Template
 
 from pytest_gpuperf.baselines.json_text import rounded
+from pytest_gpuperf.features.page import points
 from pytest_gpuperf.features.page.content import Content
 
 _ASSETS = files("pytest_gpuperf.features.page") / "assets"
@@ -27,6 +28,7 @@ def html(content: Content) -> str:
     echarts, script = _asset("echarts.min.js"), _asset("page.js")
     return _template().render(
         content=content,
+        points={"width": points.WIDTH, "height": points.HEIGHT},
         title=f"pytest-gpuperf: {', '.join(content.keys)}",
         version=version("pytest-gpuperf"),
         css=_asset("page.css"),

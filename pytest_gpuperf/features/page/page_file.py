@@ -36,8 +36,8 @@ class PageFile:
         """Write the page, also of a run that was interrupted, and return whether it could be written."""
         try:
             write_page(self._path, [("this run", self._results.gathered()[0])], self._baselines)
-        except BaselineError as error:
-            self._line = f"page not written: {error}"
+        except json_files.BaselineWriteError as error:
+            self._line = f"page not written to {str(error.path)!r}: {error.why}: name another file with --report"
             return False
         self._line = f"page written to {self._path}"
         return True

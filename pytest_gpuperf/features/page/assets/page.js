@@ -156,6 +156,18 @@
   }), { rootMargin: "400px" });
   document.querySelectorAll("#curves .charts, #configurations .charts").forEach((place) => seen.observe(place));
 
+  // A link from the top of the page leads into a test that is closed, and that a filter may hide.
+  function reveal(hash) {
+    const target = document.getElementById(decodeURIComponent(hash.slice(1)));
+    const test = target && target.closest("details.test");
+    if (test) { test.closest(".subject").hidden = test.hidden = false; test.open = true; }
+  }
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="#"]');
+    if (link) reveal(link.hash);
+  });
+  reveal(location.hash);
+
   const redraw = () => [...drawn.keys()].forEach(draw);
   dark.addEventListener("change", redraw);
   window.addEventListener("resize", () => drawn.forEach((charts) => charts.forEach((chart) => chart.resize())));
