@@ -286,10 +286,7 @@ class Racing:
             for suspect in test.suspects:
                 commit = self._deciding.commit_to_race(suspect)
                 if commit is None:
-                    test.no_race = (
-                        "the baseline was recorded from uncommitted code: commit the code, then record the baseline "
-                        "again"
-                    )
+                    test.no_race = "the baseline names no clean commit: commit the code, then record the baseline again"
                 elif test not in found.setdefault(commit, []):
                     found[commit].append(test)
         return found

@@ -148,7 +148,7 @@ def test_a_slowed_step_fails_with_the_lines_of_each_figure_the_worst_first(judge
     assert re.fullmatch(r"time 2\d\.\d\d ms: \d+\.\d % slower than \d\.\d\d\d ms, by the record alone", time), time
     assert re.fullmatch(r"rate \d\d\.\d\d Hz: \d+\.\d % lower than .* Hz, by the record alone", rate), rate
     assert re.fullmatch(r"  spread \d+\.\d % over 5 launches; a loss of \d+\.\d % is seen", spread), spread
-    assert not_raced.startswith("  not raced: no ")
+    assert not_raced.startswith("  not raced: the baseline names no clean commit: ")
     assert len(of_time) == 2
     summary = judged.run.section("short test summary info")
     assert f"FAILED test_it.py::test_slowed[2ranks] - {time}" in summary

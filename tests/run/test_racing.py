@@ -325,7 +325,7 @@ def test_a_record_of_changes_that_were_not_committed_cannot_race(
     figures(project, a=SUSPECT)
     script(project, "present", a=[90e9])
     result = judged(project, "-rs")
-    result.stdout.fnmatch_lines(["SKIPPED *; not raced: the baseline was recorded from uncommitted code: *"])
+    result.stdout.fnmatch_lines(["SKIPPED *; not raced: the baseline names no clean commit: *"])
 
 
 def test_an_accusation_rests_on_three_launches_of_each_arm_at_least(
