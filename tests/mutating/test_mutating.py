@@ -304,10 +304,3 @@ def test_a_page_that_cannot_be_written_fails_the_run(tmp_path: Path) -> None:
     assert run.result.ret != 0
     message = "was not written: File exists; expected a file that can be written: name another one"
     assert f"--mutate-html: '{tmp_path / 'taken/page.html'}' {message}" in run.text
-
-
-def test_another_plugin_may_have_the_short_name(tmp_path: Path) -> None:
-    conftest = "def pytest_addoption(parser): parser.addoption('--mutate', action='store_true')\n"
-    folder = write(tmp_path, {**sources(WEAK), "conftest.py": conftest, "test_other.py": "def test_other(): ..."})
-    assert "communication coverage" not in run_pytest(folder, "test_other.py", "--mutate").text
-    assert "5 of 5 faults unnoticed" in run_pytest(folder, "--gpuperf-mutate").text

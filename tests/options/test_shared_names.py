@@ -7,7 +7,7 @@ from pytest_gpuperf.parser_internals import registered
 from tests.fake_gpus import without_ranks
 from tests.whole_run import write
 
-NAMES = (*SHARED, "--report", "--profile", "--explain", "--cluster")
+NAMES = (*SHARED, "--report", "--profile", "--explain", "--cluster", "--mutate")
 
 # As pytest-smoke has it.
 THEIRS = """
