@@ -15,6 +15,7 @@ from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.profiles import profiles_of
 from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.report.searches import searches_of
+from pytest_gpuperf.report.undecided_lines import is_unraced
 from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -84,7 +85,7 @@ class Findings:
     @property
     def unraced(self) -> bool:
         """Whether a figure that has no record to be held against could not race."""
-        return any(one.reason is Reason.CANNOT_RACE and one.baseline is None for one in self.verdicts)
+        return any(map(is_unraced, self.verdicts))
 
     @property
     def outcomes(self) -> Counter[str]:

@@ -20,12 +20,18 @@ def undecided_lines(verdicts: Sequence[Verdict], *, fails: bool) -> list[str]:
     if not cures:
         return []
     told = "; ".join(f"{cure} ({format_count(count, 'figure')})" for cure, count in cures.most_common())
-    ends = (
-        "this fails the run; --undecided=warn lets it pass"
-        if fails
-        else "the run does not fail by it; --undecided=fail changes that"
-    )
+    if any(is_unraced(one) for one in verdicts):
+        ends = "this fails the run, which was to race"
+    elif fails:
+        ends = "this fails the run; --undecided=warn lets it pass"
+    else:
+        ends = "the run does not fail by it; --undecided=fail changes that"
     return [f"undecided: {told}; {ends}"]
+
+
+def is_unraced(verdict: Verdict) -> bool:
+    """Whether a figure that has no record to be held against could not race."""
+    return verdict.reason is Reason.CANNOT_RACE and verdict.baseline is None
 
 
 def noisy_lines(verdicts: Sequence[Verdict]) -> list[str]:
@@ -51,7 +57,8 @@ def _cure(verdict: Verdict) -> str:
             return "no time was left: raise --race-budget"
         case Reason.CANNOT_RACE:
             why = " ".join(verdict.detail.split())
-            return f"it could not race: {why}; or record these GPUs with --update-baselines=append"
+            record = "" if is_unraced(verdict) else "; or record these GPUs with --update-baselines=append"
+            return f"it could not race: {why}{record}"
         case Reason.OPEN:
             return "its launches differ too much: run on a quieter machine, or time a longer step"
         case _:
