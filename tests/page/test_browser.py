@@ -215,6 +215,9 @@ def test_on_a_telephone_the_answer_is_on_the_first_screen_and_nothing_is_cut(
     page, _ = opened
     usual = page.viewport_size
     page.set_viewport_size({"width": 400, "height": 800})
+    # A busy browser resizes a page some frames after it was asked to.
+    page.wait_for_function("innerWidth === 400")
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert page.evaluate("document.documentElement.scrollWidth") == 400
     for part in ("#moved li", "#not-judged"):
         box = page.locator(part).first.bounding_box()
