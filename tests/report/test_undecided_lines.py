@@ -32,6 +32,14 @@ def test_undecided_figures_are_one_line_with_each_cure_once(reason: Reason, cure
     ]
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_race_of_all_figures_that_could_not_begin_fails_the_run(fails: bool) -> None:
+    open_ = replace(SAME.undecided(Reason.CANNOT_RACE, "there is no v1.0"), baseline=None)
+    assert undecided_lines([open_], fails=fails) == [
+        "undecided: it could not race: there is no v1.0 (1 figure); this fails the run, which was to race"
+    ]
+
+
 def test_a_run_whose_figures_are_all_decided_says_nothing() -> None:
     assert undecided_lines([SAME], fails=True) == []
     assert noisy_lines([SAME]) == []
