@@ -72,7 +72,7 @@ class Clock:
 
 
 class Page:
-    """Follows one page in a folder of its own."""
+    """Follows one page in its own folder."""
 
     def __init__(self, project: pytest.Pytester, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._project = project

@@ -441,7 +441,7 @@ class Judge:
         return replace(verdict, opinion=replace(said, variables=variables))
 
     def moved_from(self, verdict: Verdict) -> Moved | None:
-        """Returns the record that a figure moved from; None if it did not move, or nothing tells from where.
+        """Returns the record that a figure moved from; None if it did not move, or has no record.
 
         Args:
             verdict: by this judge, after all races.

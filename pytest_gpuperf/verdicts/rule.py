@@ -285,7 +285,7 @@ class Rule:
         """Return whether one launch lost more than chance explains, and than machines of one kind differ by.
 
         y - B > max(ln(1 + minimum_slowdown), t(alpha / N, nu) T), nu that of both spreads together. If the record has
-        one machine, and the GPUs are others, nothing tells how far machines differ: then APART_UNKNOWN is the least.
+        one machine, and the GPUs are others, the spread of machines is unknown: then APART_UNKNOWN is the least.
 
         Args:
             history: The record.

@@ -19,7 +19,7 @@ from suites.shared.strategies import seeds
 @pytest.mark.parametrize("way", WAYS)
 @given(blocks=st.integers(1, 3), rows=st.integers(1, 3), dropout=st.booleans(), seed=seeds)
 def test_ways_to_recompute(ranks: Ranks, way: str, blocks: int, rows: int, dropout: bool, seed: int) -> None:
-    # Selective recomputation keeps what it is told to, and nothing of what is random.
+    # Selective recomputation keeps the chosen operations, and no random numbers.
     given_case = arguments(blocks=blocks, rows=rows, width=3, hidden=4, dropout=dropout, seed=seed)
     (steps,) = ranks.run(each_step, train, 2, technique=WAYS[way], **given_case)
     for number, got in enumerate(steps):

@@ -28,7 +28,7 @@ class Place:
     heads: tuple[str, ...]
     """Names or addresses of the first node, or of all nodes among which it is."""
     first: bool | None
-    """Whether this process leads the first node; None if only the name of the head tells."""
+    """Whether this process leads the first node; None if only the head's name shows it."""
     leads: bool
     """Whether this process is the one of its node that starts Ray there."""
     rank: int | None = None

@@ -105,7 +105,7 @@ class Explaining:
         """Nothing is launched yet.
 
         Args:
-            undoing: Returns the rule for a figure that moved; None if it did not, or nothing tells from where.
+            undoing: Returns the rule for a figure that moved; None if it did not move, or has no record.
             chosen: Adds to a verdict what NCCL chooses otherwise than in its record.
             spending: makes the launches.
             open_arms: makes what opens the arms for tests of these node ids.

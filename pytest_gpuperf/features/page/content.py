@@ -609,7 +609,7 @@ def _why_not_judged(verdict: Verdict) -> str:
         case Outcome.UNDECIDED, Reason.BUDGET:
             return "slower, but no time was left to decide"
         case Outcome.UNDECIDED, Reason.CANNOT_RACE:
-            return "slower, but the old code does not run here"
+            return "slower, but it could not race the old code"
         case Outcome.UNDECIDED, Reason.ASKED:
             return "maybe below what the test requires"
         case Outcome.UNDECIDED, _:

@@ -15,7 +15,7 @@ from pytest_gpuperf.ranks.context import Context
 
 
 class Traced:
-    """A program that returns a trace in place of its own result.
+    """A program that returns a trace instead of its result.
 
     Args:
         program: the user's.

@@ -25,7 +25,7 @@ STEPS = 3
 class parity_record:  # noqa: N801  # used as a statement: with parity_record("one.pt", model, optimizer)
     """Records the first steps of a training script: ``with parity_record("one.pt", model, optimizer): train()``.
 
-    The script runs under python, torchrun, srun and the like. Each rank writes a file of its own;
+    The script runs under python, torchrun, srun and the like. Each rank writes its own file;
     ``python -m pytest_gpuperf parity-compare one.pt four.pt`` compares two runs. With ``PARITY_ROUNDING=1`` in the
     environment, every operation inside is rounded at random, and the run becomes a sample of the reference's rounding.
 

@@ -49,7 +49,7 @@ def _load_in_group(ctx: Context, folder: Path, state: State) -> object:
 
 
 def _alone(ctx: Context, folder: Path, state: State) -> object:
-    """Each rank by itself, into a folder of its own."""
+    """Saves each rank separately, into its own folder."""
     return dcp.save(state, checkpoint_id=folder / str(ctx.rank), no_dist=True)
 
 
