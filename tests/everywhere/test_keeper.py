@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -31,16 +32,31 @@ os.wait()
 """Leaves a process behind whose parent and session are its own, as Ray does."""
 
 
-def in_custody(folder: Path, body: Callable[[Custody], Awaitable[None]]) -> None:
-    async def run() -> None:
+def in_custody(folder: Path, body: Callable[[Custody], Awaitable[int | None]]) -> int:
+    """Return what the body returns, from a process of its own: if its keeper is killed, all its children are."""
+
+    async def run() -> int | None:
         custody = await Custody.begun(folder)
         try:
-            await body(custody)
+            return await body(custody)
         finally:
             assert await custody.close()
             assert not custody.folder.exists()
 
-    asyncio.run(run())
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            os.write(writing, str(asyncio.run(run()) or 0).encode())
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as stream:
+        answer = stream.read()
+    assert os.waitpid(pid, 0)[1] == 0, "see what its process printed"
+    return int(answer)
 
 
 def gone(pid: int) -> bool:
@@ -84,36 +100,32 @@ def test_a_signal_reaches_the_whole_command(tmp_path: Path) -> None:
 
 
 def test_daemons_end_with_the_run(tmp_path: Path) -> None:
-    found: list[int] = []
-
-    async def body(custody: Custody) -> None:
+    async def body(custody: Custody) -> int:
         output = custody.folder / "output"
         assert await custody.run("ray", [sys.executable, "-c", DAEMON], os.environ, output) == 0
-        found.append(int(last_lines(output)))
-        os.kill(found[0], 0)
+        daemon = int(last_lines(output))
+        os.kill(daemon, 0)
+        return daemon
 
-    in_custody(tmp_path, body)
-    assert gone(found[0])
+    assert gone(in_custody(tmp_path, body))
 
 
 def test_daemons_and_folders_end_with_a_keeper_that_is_killed(tmp_path: Path) -> None:
-    found: list[int] = []
     other = tmp_path / "gpuperf-ray-x"
 
-    async def body(custody: Custody) -> None:
+    async def body(custody: Custody) -> int:
         other.mkdir()
         custody.remove(str(other))
         output = custody.folder / "output"
         await custody.run("ray", [sys.executable, "-c", DAEMON], os.environ, output)
-        found.append(int(last_lines(output)))
         running = asyncio.create_task(custody.run("command", ["sleep", "3600"], os.environ, None))
         await asyncio.sleep(0.2)
         os.kill(custody._process.pid, signal.SIGKILL)
         with pytest.raises(CustodyError, match=r"^the keeper of this node's processes \(pid \d+\) has ended"):
             await running
+        return int(last_lines(output))
 
-    in_custody(tmp_path, body)
-    assert gone(found[0])
+    assert gone(in_custody(tmp_path, body))
     assert not other.exists()
 
 

@@ -157,7 +157,7 @@ def test_the_page_s_caller_records_only_if_somebody_asks(inputs: dict[str, bool]
     assert given(Event("sha", inputs=inputs)) == {
         "container": IMAGE,
         "install": "python -m pip install wheels/*.whl",
-        "tests": "tests/gpu -m perf",
+        "tests": "tests -m perf",
         "update-baselines": update,
     }
 
