@@ -141,6 +141,18 @@ def test_what_cannot_be_meant_is_refused(
 
 
 @pytest.mark.usefixtures("_no_phase")
+def test_a_machine_whose_gpus_are_lost_is_not_accepted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_gpus.install(monkeypatch, visible=0)
+    assert status_of() == 2
+    assert capsys.readouterr().err == (
+        "error: no GPU is visible, so there is no speed to judge: check nvidia-smi and CUDA_VISIBLE_DEVICES; "
+        "`accept --gpus 0` checks only numbers, on CPUs\n"
+    )
+
+
+@pytest.mark.usefixtures("_no_phase")
 @pytest.mark.parametrize("option", ["--report", "--gpuperf-json"])
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str

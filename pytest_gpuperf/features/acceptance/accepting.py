@@ -47,6 +47,11 @@ def accept(wanted: Wanted) -> int:
         shelf = Shelf.open(machine.match) if machine.gpus else None
     except (HardwareError, BaselineError) as error:
         return _refuse(str(error))
+    if wanted.gpus is None and not machine.gpus:
+        return _refuse(
+            "no GPU is visible, so there is no speed to judge: check nvidia-smi and CUDA_VISIBLE_DEVICES; "
+            "`accept --gpus 0` checks only numbers, on CPUs"
+        )
     _say(f"{machine.describe()}; {_references(machine, shelf)}")
     with tempfile.TemporaryDirectory(prefix="gpuperf-accept-") as folder:
         acceptance, results = _accepted(wanted, machine, root, Path(folder))
