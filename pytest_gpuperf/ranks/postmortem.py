@@ -300,21 +300,31 @@ def _others(endings: Sequence[Ending], root: int | None, *, interrupted: bool) -
         if rank == root or isinstance(ending, Stuck):
             continue
         if isinstance(ending, Raised) and _same_place(ending, first):
-            too[rank] = _headline(ending)
+            too[rank] = _difference(ending, first)
         else:
             same.setdefault(_say(ending), []).append(rank)
-    said = _raised_too(too, first) + [f"{say_ranks(ranks)} {what}" for what, ranks in same.items()]
+    said = _raised_too(too) + [f"{say_ranks(ranks)} {what}" for what, ranks in same.items()]
     stuck = {rank: ending.stacks for rank, ending in enumerate(endings) if isinstance(ending, Stuck)}
     if stuck and root is not None and not interrupted:
         said.append(f"{say_ranks(list(stuck))} had not returned when killed:")
     return said + roll_call(stuck)
 
 
-def _raised_too(headlines: Mapping[int, str], first: Ending | None) -> list[str]:
-    if not headlines or not isinstance(first, Raised):
+def _raised_too(differences: Mapping[int, str]) -> list[str]:
+    if not differences:
         return []
-    others = [headline for headline in dict.fromkeys(headlines.values()) if headline != _headline(first)]
-    return [f"{say_ranks(list(headlines))} raised the same" + (f" there: {'; '.join(others)}" if others else "")]
+    others = [one for one in dict.fromkeys(differences.values()) if one]
+    what = f"at the same line: {'; '.join(others)}" if others else "the same"
+    return [f"{say_ranks(list(differences))} raised {what}"]
+
+
+def _difference(ending: Raised, first: Ending | None) -> str:
+    """Return how the text is another than the first rank's, whose first line may be equal; empty if it is the same."""
+    assert isinstance(first, Raised)
+    if _headline(ending) != _headline(first):
+        return _headline(ending)
+    theirs = first.message.splitlines()
+    return next((line.strip() for line in ending.message.splitlines() if line not in theirs), "")
 
 
 def _same_place(ending: Ending, first: Ending | None) -> bool:

@@ -158,7 +158,9 @@ def test_what_others_raised_at_the_same_place_is_said_in_one_note_without_its_tr
     assert notes(found.error)[1:] == ["ranks 1, 2 raised the same"]
     assert found.sections == ()
     another_value = raised(2.0, ValueError("rank 1's"), place="x.py:1 in f")
-    assert notes(root_cause(first, another_value))[1:] == ["rank 1 raised the same there: ValueError: rank 1's"]
+    assert notes(root_cause(first, another_value))[1:] == ["rank 1 raised at the same line: ValueError: rank 1's"]
+    wrong = [raised(at, AssertionError(f"no neighbour\nassert {at} == 0"), place="x.py:1 in f") for at in (1.0, 2.0)]
+    assert notes(root_cause(*wrong))[1:] == ["rank 1 raised at the same line: assert 2.0 == 0"]
 
 
 def test_the_same_kind_raised_elsewhere_is_not_the_same() -> None:
@@ -340,7 +342,7 @@ def test_a_skip_of_all_ranks_for_one_reason_is_a_skip() -> None:
     ("other", "said"),
     [
         (RETURNED, "rank 0 returned"),
-        (skipped(2.0, "another reason"), "rank 0 raised the same there: Skipped: another reason"),
+        (skipped(2.0, "another reason"), "rank 0 raised at the same line: Skipped: another reason"),
         (raised(2.0, ValueError("late")), "rank 0 raised ValueError: late"),
         (Died(2.0, 1), "rank 0 exited with code 1 before it returned"),
     ],

@@ -156,7 +156,7 @@ def test_the_page_s_caller_starts_forks_by_a_label_only(event: Event, started: b
 def test_the_page_s_caller_records_only_if_somebody_asks(inputs: dict[str, bool], update: bool) -> None:
     assert given(Event("sha", inputs=inputs)) == {
         "container": IMAGE,
-        "install": "python -m pip install wheels/*.whl",
+        "install": "python -m pip install --force-reinstall --no-deps wheels/*.whl",
         "tests": "tests -m perf",
         "update-baselines": update,
     }
