@@ -51,7 +51,7 @@ def take_turns(turns: int, theirs: Callable[[], Turn], ours: Callable[[], Turn])
         one, other = (taken[name][-1].nccl for name in arms)
         if one != other:
             raise ArmError(
-                f"the arms loaded different NCCL libraries, nccl-tests {one} and the plugin {other}, so their figures "
+                f"the arms loaded different NCCL libraries, nccl-tests {one} and the plugin {other}, so their metrics "
                 "cannot be compared: build nccl-tests with --build, and without a run path (rpath) to another NCCL"
             )
     return taken["nccl-tests"], taken["the plugin"]

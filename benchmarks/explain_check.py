@@ -234,7 +234,7 @@ def main() -> int:
             print(f"\n=== {case.name}: not tried, since {chosen.within:g} s are over", flush=True)
         else:
             found.append(tried(folder, case, gpus))
-    print(f"\n{'variables':70}  red  figures moved  named  proved  seconds")
+    print(f"\n{'variables':70}  red  metrics moved  named  proved  seconds")
     for one in found:
         red, named, proved = ("yes" if yes else "no" for yes in (one.red, one.named, one.proved))
         if not one.moved:

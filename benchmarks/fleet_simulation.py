@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--check", action="store_true", help="exit with 1 if a promise is broken")
     options = parser.parse_args(arguments)
-    print(f"{options.figures} figures, {SLOW} hosts {SLOWDOWN:.0%} slower in one figure each, {options.runs} fleets")
+    print(f"{options.figures} metrics, {SLOW} hosts {SLOWDOWN:.0%} slower in one metric each, {options.runs} fleets")
     print("hosts  spread                right  a false accusation without a slow host")
     broken = False
     for noise, spreads in NOISE.items():

@@ -186,7 +186,7 @@ def row(name: str, figures: Sequence[Figure], kind: Kind, runs: int, seed: int) 
     machines = sorted({machine for figure in figures for machine in figure.machines})
     names = [one for one in machines if 2 * sum(one in figure.machines for figure in figures) > len(figures)]
     if len(names) < (1 if kind is Kind.KNOWN else 2):
-        raise LookupError(f"{'a' if kind is Kind.KNOWN else 'a second'} machine with most figures")
+        raise LookupError(f"{'a' if kind is Kind.KNOWN else 'a second'} machine with most metrics")
     made = []
     for run in range(runs):
         here = names[run % len(names)]

@@ -270,7 +270,7 @@ def rows() -> list[Row]:
         Noise("tails of a launch, 0.5 %", 0.005, tails="launch"),
         Noise("tails of a check, 1 %", tails="check"),
         Noise("tails of a launch, 1 %", tails="launch"),
-        Noise("correlated figures, 1 %", shared=True),
+        Noise("correlated metrics, 1 %", shared=True),
         Noise("drift of 3 months, 0.5 %", 0.005, drift=0.015),
         Noise("drift of 6 months, 0.5 %", 0.005, drift=0.030),
         Noise("today 3 x noisier than 0.5 %", 0.005, today=3.0),

@@ -128,7 +128,7 @@ def report(title: str, found: list[Judged]) -> Mapping[str, object]:
     """Print how many figures are red, and which; return the same."""
     red = [one for one in found if one.opinion.saying is Saying.BELOW]
     launches = len({(one.test, one.metric) for one in red})
-    print(f"{title}: {len(red)} of {len(found)} launches of figures red ({launches} figures)")
+    print(f"{title}: {len(red)} of {len(found)} launches of metrics red ({launches} metrics)")
     by_figure: dict[tuple[str, str], list[Judged]] = defaultdict(list)
     for one in red:
         by_figure[one.test, one.metric].append(one)

@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="X",
         help=f"relative slowdown up to which a centre is as good as the stored one ({MINIMUM_SLOWDOWN})",
     )
-    command = commands.add_parser("compare", help="show the figures of two files of one hardware side by side")
+    command = commands.add_parser("compare", help="show the metrics of two files of one hardware side by side")
     command.set_defaults(run=_compare)
     command.add_argument("first", type=Path, metavar="A.json", help="baselines, or results of --gpuperf-json")
     command.add_argument("second", type=Path, metavar="B.json", help="what is held against it")

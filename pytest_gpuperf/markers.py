@@ -30,8 +30,8 @@ MARKERS = (
     "there are",
     "perf: a performance test; it measures one launch and is judged against this hardware's baseline; a test that uses "
     "the fixture perf has this marker",
-    "depends(scope, *figures): what figures of a perf test depend on: 'gpu' for one GPU, 'pair' for two, 'host' for "
-    "the host with its sockets and disks, 'gpus' (the default) for all GPUs of the test; without names all its figures",
+    "depends(scope, *metrics): what metrics of a perf test depend on: 'gpu' for one GPU, 'pair' for two, 'host' for "
+    "the host with its sockets and disks, 'gpus' (the default) for all GPUs of the test; without names all its metrics",
 )
 _KEYWORDS = (
     "timeout",
@@ -173,7 +173,7 @@ def scope_of(node: pytest.Item, figure: str) -> Scope:
         if scope is None or mark.kwargs or not all(isinstance(name, str) for name in figures):
             known = ", ".join(map(repr, SCOPES))
             raise ValueError(
-                f"{node.nodeid}: marker depends takes one of {known} and names of figures, got {mark.args!r}: write "
+                f"{node.nodeid}: marker depends takes one of {known} and names of metrics, got {mark.args!r}: write "
                 "for example @pytest.mark.depends('gpu', 'read')"
             )
         if not figures or figure in figures:

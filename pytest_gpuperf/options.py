@@ -135,7 +135,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "action": "store_true",
             "default": None,
-            "help": "fail figures that have no baseline, whatever references or a model of the hardware expect (the "
+            "help": "fail metrics that have no baseline, whatever references or a model of the hardware expect (the "
             "default if the environment has CI)",
         },
     ),
@@ -144,7 +144,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "action": "store_false",
             "default": None,
-            "help": "pass figures that have no baseline, unless references or a model of the hardware expect others",
+            "help": "pass metrics that have no baseline, unless references or a model of the hardware expect others",
         },
     ),
     (
@@ -152,7 +152,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "default": None,
             "metavar": "FILE",
-            "help": "write figures and verdicts to FILE; `python -m pytest_gpuperf adopt FILE --reason TEXT` makes "
+            "help": "write metrics and verdicts to FILE; `python -m pytest_gpuperf adopt FILE --reason TEXT` makes "
             "baselines of it",
         },
     ),
@@ -324,7 +324,7 @@ class Options:
                 "--update-baselines runs every test once in each launch, and --lf picks single launches: drop --lf"
             )
         if update and not config.getoption("gpuperf_reason").strip():
-            raise pytest.UsageError("--update-baselines keeps beside the figures why they changed: add --reason TEXT")
+            raise pytest.UsageError("--update-baselines keeps beside the metrics why they changed: add --reason TEXT")
         results = config.getoption("gpuperf_json")
         race = race_options(config)
         if race.against is not None and (update or smoke):

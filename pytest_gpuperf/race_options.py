@@ -66,7 +66,7 @@ RACE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "choices": ("fail", "warn"),
             "default": None,
-            "help": "whether a run fails if a figure is worse and nothing decided why (default: fail if the "
+            "help": "whether a run fails if a metric is worse and nothing decided why (default: fail if the "
             "environment has CI)",
         },
     ),

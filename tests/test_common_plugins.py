@@ -88,7 +88,7 @@ def assert_as_ever(run: WholeRun) -> None:
     report = run.report("test_wrong[2ranks]")
     assert "raised on rank 1 of 2 (gloo) in test_it:test_wrong.<locals>.program" in report
     assert "printed by 1" in report
-    assert "4 perf tests ran and handed over 4 figures; --smoke judges none" in run.section("gpuperf")
+    assert "4 perf tests ran and handed over 4 metrics; --smoke judges none" in run.section("gpuperf")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_all_at_once_change_nothing(tmp_path: Path, workers: tuple[str, ...]) ->
     if workers:
         run.result.assert_outcomes(passed=6, failed=1)
         assert f"seed: {SEED}" in run.result.outlines
-        assert "4 perf tests ran and handed over 4 figures; --smoke judges none" in run.section("gpuperf")
+        assert "4 perf tests ran and handed over 4 metrics; --smoke judges none" in run.section("gpuperf")
     else:
         assert_as_ever(run)
 

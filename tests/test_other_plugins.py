@@ -141,7 +141,7 @@ def test_a_recorded_test_that_fails_is_not_run_until_it_passes(project: pytest.P
     figures(project, a=[100e9, None, 100e9], b=[100e9, 500e9, 100e9])  # the latter is above its limit
     result = project.runpytest_inprocess(*RECORDING)
     result.assert_outcomes(passed=13, failed=2)
-    assert "14 figures on 2x-nvidia-h200-nv18: 1 invalid, 13 recorded" in result.outlines
+    assert "14 metrics on 2x-nvidia-h200-nv18: 1 invalid, 13 recorded" in result.outlines
     told = [line.partition(": record")[0] for line in result.outlines if line.startswith("not written: ")]
     assert told == [f"not written: test_it.py::test_{name}[2ranks]: it failed in launch 2 of 5" for name in "ab"]
 
@@ -204,7 +204,7 @@ def test_a_judged_test_that_fails_is_not_run_until_it_passes(
     figures(project, a=[None, 100e9], b=[90e9], c=[500e9, 100e9])
     result = project.runpytest_inprocess("--gpus=2", "--gpuperf-json=results.json")
     result.assert_outcomes(failed=3)
-    assert "2 figures on 2x-nvidia-h200-nv18: 1 invalid, 1 regressed" in result.outlines
+    assert "2 metrics on 2x-nvidia-h200-nv18: 1 invalid, 1 regressed" in result.outlines
     assert "RuntimeError: this launch came to nothing" in result.stdout.str()
     assert len(json.loads((project.path / "results.json").read_text())["verdicts"]) == 2
 

@@ -17,4 +17,4 @@ def test_the_examples_of_the_readme_run(tmp_path: Path) -> None:
     write(tmp_path, {"test_readme.py": on_cpus, "pytest.ini": "[pytest]\n"})
     run = run_pytest(tmp_path, "--smoke")
     run.result.assert_outcomes(passed=3)
-    assert "1 perf test ran and handed over 1 figure; --smoke judges none" in run.section("gpuperf")
+    assert "1 perf test ran and handed over 1 metric; --smoke judges none" in run.section("gpuperf")

@@ -101,7 +101,7 @@ def test_nothing_is_missed_where_none_is_installed(tmp_path: Path, not_installed
     report = run.report("test_wrong[2ranks]")
     assert "raised on rank 1 of 2 (gloo) in test_it:test_wrong.<locals>.program" in report
     assert "printed by 1" in report
-    assert "1 perf test ran and handed over 1 figure; --smoke judges none" in run.section("gpuperf")
+    assert "1 perf test ran and handed over 1 metric; --smoke judges none" in run.section("gpuperf")
     (verdict,) = json.loads((project / "results.json").read_text())["verdicts"]
     assert (verdict["test"], verdict["metric"]["unit"]) == ("test_it.py::test_speed[2ranks]", "s")
 

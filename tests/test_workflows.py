@@ -139,7 +139,7 @@ def test_new_baselines_are_proposed(tmp_path: Path) -> None:
     assert (status, branch) == (0, "gpuperf/baselines-1")
     assert login == ["auth", "setup-git"]
     assert pull_request[:6] == ["pr", "create", "--base", "main", "--head", "gpuperf/baselines-1"]
-    assert pull_request[-1].startswith("The figures of https://example.org/run/1 become baselines.")
+    assert pull_request[-1].startswith("The metrics of https://example.org/run/1 become baselines.")
     show = ["git", "show", "--name-only", "--format=", branch]
     changed = subprocess.run(show, cwd=tmp_path / "remote.git", check=True, capture_output=True, text=True)
     assert changed.stdout.split() == ["baselines/2x-gpu.json"]

@@ -104,7 +104,7 @@ def parse_text(text: str) -> Output:
             rows.append(_row(header, words, f"line {number}, {line.strip()!r}"))
     if not rows:
         last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
-        raise OutputError(f"nccl-tests printed no row of figures; its last line is {last!r}: {_CURE}")
+        raise OutputError(f"nccl-tests printed no row of metrics; its last line is {last!r}: {_CURE}")
     return Output(tuple(rows), out_of_bounds)
 
 
@@ -120,7 +120,7 @@ def parse_json(text: str) -> Output:
         raise OutputError(f"nccl-tests' JSON ends or breaks at line {error.lineno}: {error.msg}: {_CURE}") from error
     results = _field(report, "results", "the file")
     if not isinstance(results, list) or not results:
-        raise OutputError(f"nccl-tests' JSON has no row of figures: got results {results!r}: {_CURE}")
+        raise OutputError(f"nccl-tests' JSON has no row of metrics: got results {results!r}: {_CURE}")
     rows = []
     for number, row in enumerate(results):
         where = f"results[{number}]"

@@ -143,7 +143,7 @@ class ChildArm:
         if answer.stray:
             self.kill()
             raise CannotRace(
-                f"void: {answer.stray} where {self.name} ran, which is a file of the present code: the figures are of "
+                f"void: {answer.stray} where {self.name} ran, which is a file of the present code: the metrics are of "
                 "neither: have the tests find files by their own place (`Path(__file__).parent`), by no absolute path"
             )
         return {**answer.results, **missing}

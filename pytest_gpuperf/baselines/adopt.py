@@ -50,10 +50,10 @@ def adopt(files: Sequence[Path], storage: Storage, policy: UpdatePolicy, stamp: 
             raise ResultsError(file, problem, "adopt the results of each hardware on their own")
         for earlier in range(number):  # the first may not tell what differs between two others
             if why := difference(candidates[earlier].match, candidate.match):
-                problem = f"{why} as in {str(files[earlier])!r}: their figures cannot be compared"
+                problem = f"{why} as in {str(files[earlier])!r}: their metrics cannot be compared"
                 raise ResultsError(file, problem, "adopt them on their own, into another folder (--baselines DIR)")
         if not candidate.tests:
-            problem = "holds no figures of perf tests"
+            problem = "holds no metrics of perf tests"
             raise ResultsError(file, problem, "adopt what a run with --gpus N and without --smoke has written")
     candidate, unfit = joined(candidates)
     if policy.mode is not Mode.APPEND:

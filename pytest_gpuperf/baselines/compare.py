@@ -63,10 +63,10 @@ def compare(first: Path, second: Path) -> Compared:
         problem = f"is of {other.hardware_key!r}, expected {one.hardware_key!r} as in {str(first)!r}"
         raise BaselineError(second, problem, "compare two files of one hardware")
     if why := difference(one.match, other.match):
-        raise BaselineError(second, f"{why} as in {str(first)!r}: their figures cannot be compared", FOLDER)
+        raise BaselineError(second, f"{why} as in {str(first)!r}: their metrics cannot be compared", FOLDER)
     pairs = sorted(_pairs(one, other), key=_rank)
     if all(pair.first is None or pair.second is None for pair in pairs):
-        problem = f"got no figure that {str(first)!r} has too, expected the same tests in both"
+        problem = f"got no metric that {str(first)!r} has too, expected the same tests in both"
         raise BaselineError(second, problem, "compare runs of the same tests")
     both = one.tests.keys() & other.tests.keys()
     return Compared(

@@ -181,10 +181,10 @@ def _require_nothing_kept(path: Path, stream: FileIO, plan: RecordingPlan) -> No
     try:
         _same_plan(path, kept, plan)
     except JournalError as other:
-        problem = f"it keeps figures of {launches} of another recording: {other.problem}"
+        problem = f"it keeps metrics of {launches} of another recording: {other.problem}"
         cure = "go on with that one by its command and --resume, or drop it by --no-resume"
         raise JournalError(path, problem, cure) from None
-    problem = f"it keeps figures of {launches} of this recording"
+    problem = f"it keeps metrics of {launches} of this recording"
     raise JournalError(path, problem, "go on with it by --resume, or drop it by --no-resume")
 
 

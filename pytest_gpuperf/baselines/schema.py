@@ -206,7 +206,7 @@ class Baselines:
             raise ValueError(f"hardware_key is {cut(self.hardware_key)!r}, expected {KEY_LETTERS}")
         if unknown := sorted(_launches_of(self.tests) - set(self.launches)):
             known = _listed(sorted(self.launches))
-            raise ValueError(f"launches are {known}, expected {_listed(unknown)} too, which figures refer to")
+            raise ValueError(f"launches are {known}, expected {_listed(unknown)} too, which metrics refer to")
 
     def updated(
         self, tests: Mapping[str, TestBaseline], launches: Mapping[str, LaunchInfo], update: Update
@@ -239,7 +239,7 @@ class Baselines:
             BaselineError: They have another power limit, for example.
         """
         if why := difference(self.match, match):
-            problem = f"{why}, as when its figures were measured: the two cannot be compared"
+            problem = f"{why}, as when its metrics were measured: the two cannot be compared"
             raise BaselineError(path, problem, cure_of(self.match, match))
 
     def to_json(self) -> dict[str, object]:
@@ -286,7 +286,7 @@ def require_figures(baselines: Baselines, path: object) -> None:
     """
     if not any(entry.metrics for entry in baselines.tests.values()):
         cure = "name a file of a run that measured on GPUs; --smoke and runs on CPUs keep none"
-        raise BaselineError(path, "got no launch with figures, expected one or more", cure)
+        raise BaselineError(path, "got no launch with metrics, expected one or more", cure)
 
 
 def require_version(data: object, key: str, newest: int, path: object, of: str = "") -> None:
@@ -327,7 +327,7 @@ def _check_by_hand(baselines: Baselines) -> None:
                 where = at("file", "tests", test, "expected", name, "center")
                 what = f"within a factor of {FACTOR:g} of the baseline's centre, {metric.center:.5g} {unit}"
                 cure = f"write it in {unit} without a prefix, or delete it"
-                raise FieldError(where, f"got {known.center!r}, expected a figure {what}", cure)
+                raise FieldError(where, f"got {known.center!r}, expected a metric {what}", cure)
 
 
 def _one_of(metrics: Iterable[str]) -> str:

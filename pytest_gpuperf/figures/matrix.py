@@ -43,7 +43,7 @@ class Matrix:
         """Refuses what is no table of pairs."""
         if not self.rows or any(len(row) != len(self.rows) for row in self.rows):
             lengths = [len(row) for row in self.rows]
-            raise ValueError(f"matrix has rows of {lengths} figures, expected a square: pass a row for each rank")
+            raise ValueError(f"matrix has rows of {lengths} metrics, expected a square: pass a row for each rank")
         if self.names and len(self.names) != len(self.rows):
             raise ValueError(f"matrix has {len(self.rows)} rows and {len(self.names)} names, expected one for each row")
         for number, row in enumerate(self.rows):
@@ -51,7 +51,7 @@ class Matrix:
                 if value is not None and ((figure := finite(value)) is None or figure <= 0):
                     raise ValueError(f"matrix row {number} holds {value!r}, expected numbers above 0, or None for none")
         if not self.values:
-            raise ValueError("matrix holds None alone, expected a figure of at least one pair")
+            raise ValueError("matrix holds None alone, expected a metric of at least one pair")
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[float | None]], unit: str, better: Better, names: Sequence[str] = ()) -> Matrix:

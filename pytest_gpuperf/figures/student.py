@@ -37,7 +37,7 @@ def upper_quantile(tail: float, dof: float) -> float:
     if not SMALLEST_TAIL <= tail <= 0.5:
         raise ValueError(f"tail is {tail!r}, expected {SMALLEST_TAIL} to 0.5: pass the probability of the upper tail")
     if not dof >= SMALLEST_DOF:
-        raise ValueError(f"dof is {dof!r}, expected {SMALLEST_DOF} or above: a spread needs 2 figures at least")
+        raise ValueError(f"dof is {dof!r}, expected {SMALLEST_DOF} or above: a spread needs 2 metrics at least")
     if tail == 0.5:
         return 0.0
     normal = -NormalDist().inv_cdf(tail)

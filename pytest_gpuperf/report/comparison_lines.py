@@ -73,7 +73,7 @@ def _counted(compared: Compared) -> str:
     ]
     both = len(compared.pairs) - sum(alone)
     return (
-        f"{format_count(both, 'figure')} in both on {compared.hardware_key}, {alone[0]} only in the first, "
+        f"{format_count(both, 'metric')} in both on {compared.hardware_key}, {alone[0]} only in the first, "
         f"{alone[1]} only in the second"
     )
 

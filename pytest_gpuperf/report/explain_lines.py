@@ -50,7 +50,7 @@ def explanation_lines(verdicts: Sequence[Verdict]) -> list[str]:
     """
     told = [one.explanation for one in verdicts if one.explanation is not None]
     explained = Counter(_causes(one.undone) for one in told if one.found is Explained.EXPLAINED)
-    moved = format_count(len(told), "figure")
+    moved = format_count(len(told), "metric")
     return [f"{causes} explains {count} of {moved} that moved" for causes, count in explained.most_common()]
 
 

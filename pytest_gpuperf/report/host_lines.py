@@ -29,7 +29,7 @@ def host_lines(verdicts: Sequence[Verdict], *, fold: bool = False) -> list[Line]
         return []
     lines = [
         Line(
-            f"{format_count(len(bound), 'figure')} bound by the host: the GPU waited for Python, whose time scatters "
+            f"{format_count(len(bound), 'metric')} bound by the host: the GPU waited for Python, whose time scatters "
             "more than a GPU's"
         )
     ]

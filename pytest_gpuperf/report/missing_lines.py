@@ -25,6 +25,6 @@ def missing_lines(
     if not missing:
         return []
     tests = list(dict.fromkeys(one.test for one in missing))
-    what = f"{format_count(len(missing), 'figure')} of {format_count(len(tests), 'test')}"
+    what = f"{format_count(len(missing), 'metric')} of {format_count(len(tests), 'test')}"
     by_hand = "start the workflow by hand with update-baselines, or " if on_github else ""
     return [f"no baseline, or a stale one, for {what}: to record them, {by_hand}run: {record_all(tests)}"]

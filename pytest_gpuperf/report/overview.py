@@ -122,7 +122,7 @@ class Overview:
         if not lines:
             return []
         if len(lines) > LINES:
-            return [Line(f"not judged: figures of {format_count(len(lines), 'test')} (-v lists them)")]
+            return [Line(f"not judged: metrics of {format_count(len(lines), 'test')} (-v lists them)")]
         return [Line("not judged:"), *lines]
 
     def _fitting(self, figures: Sequence[str], name: int) -> str:
@@ -170,6 +170,6 @@ def smoke_lines(verdicts: Sequence[Verdict]) -> list[Line]:
     if not tests:
         return []
     broken = {verdict.test for verdict in verdicts if verdict.outcome.effect is Effect.FAILS}
-    tried, figures = format_count(len(tests), "perf test"), format_count(len(verdicts), "figure")
+    tried, figures = format_count(len(tests), "perf test"), format_count(len(verdicts), "metric")
     lines = [Line(f"{tried} ran and handed over {figures}; --smoke judges none")]
     return lines if not broken else [*lines, Line(counted(verdicts))]

@@ -83,7 +83,7 @@ def update_lines(merged: Merged, accept_command: Callable[[str], str]) -> list[s
     if merged.present:
         lines.append(f"{len(merged.present)} tests left as they are: they have baselines, and only new ones are asked")
     lines += [
-        f"gone with the figures that were replaced: 'expected' of {test}: write it anew where it still holds"
+        f"gone with the metrics that were replaced: 'expected' of {test}: write it anew where it still holds"
         for test in merged.dropped
     ]
     lines += unfit_lines(merged.unfit or {})

@@ -235,7 +235,7 @@ class ResultsFile:
 
     def _leave(self, measured: Sequence[Baselines]) -> None:
         tests = sorted({test for candidate in measured for test in candidate.tests})
-        self._lines += [f"figures of {test} left out of the results: the test failed: mend it" for test in tests]
+        self._lines += [f"metrics of {test} left out of the results: the test failed: mend it" for test in tests]
 
     def add(self, feature: str, found: Mapping[str, Any]) -> None:
         """Takes what a feature adds to the results, in values that JSON has."""
@@ -265,14 +265,14 @@ class ResultsFile:
         if self._path is None:
             return True
         results, unfit = self.gathered()
-        self._lines += [f"figures of {test} left out of the results: {why}" for test, why in sorted(unfit.items())]
+        self._lines += [f"metrics of {test} left out of the results: {why}" for test, why in sorted(unfit.items())]
         try:
             write(self._path, results)
         except json_files.BaselineWriteError as error:
             where = str(error.path)
             self._lines.append(f"results not written to {where!r}: {error.why}: name another file with --gpuperf-json")
             return False
-        self._lines.append(f"results of {format_count(len(self._verdicts), 'figure')} written to {self._path}")
+        self._lines.append(f"results of {format_count(len(self._verdicts), 'metric')} written to {self._path}")
         return True
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -57,7 +57,7 @@ def counted(verdicts: Sequence[Verdict]) -> str:
     counts = Counter(verdict.outcome for verdict in verdicts)
     total = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
     machines = ", ".join(sorted({verdict.hardware_key for verdict in verdicts}))
-    return f"{format_count(len(verdicts), 'figure')} on {machines}: {total}"
+    return f"{format_count(len(verdicts), 'metric')} on {machines}: {total}"
 
 
 def verdict_table(verdicts: Sequence[Verdict], *, width: int | None = None) -> list[Line]:
@@ -88,7 +88,7 @@ def unchecked_lines(unchecked: Sequence[tuple[str, str]]) -> list[Line]:
     """Which figures have a baseline and were not checked, each given as test and metric."""
     if not unchecked:
         return []
-    what = "1 figure with a baseline was" if len(unchecked) == 1 else f"{len(unchecked)} figures with a baseline were"
+    what = "1 metric with a baseline was" if len(unchecked) == 1 else f"{len(unchecked)} metrics with a baseline were"
     names = ", ".join(f"{test} {name}" for test, name in unchecked)
     return [Line(f"{what} not checked: {names}", "yellow")]
 

@@ -19,7 +19,7 @@ def undecided_lines(verdicts: Sequence[Verdict], *, fails: bool) -> list[str]:
     cures = Counter(_cure(one) for one in verdicts if one.outcome is Outcome.UNDECIDED)
     if not cures:
         return []
-    told = "; ".join(f"{cure} ({format_count(count, 'figure')})" for cure, count in cures.most_common())
+    told = "; ".join(f"{cure} ({format_count(count, 'metric')})" for cure, count in cures.most_common())
     if any(is_unraced(one) for one in verdicts):
         ends = "this fails the run, which was to race"
     elif fails:
@@ -44,8 +44,8 @@ def noisy_lines(verdicts: Sequence[Verdict]) -> list[str]:
     if not count:
         return []
     return [
-        f"too noisy to judge: {format_count(count, 'figure')}: launches or machines differ so much that a loss of "
-        f"{format_percent(NOISY)} could be missed; a figure fails only if it loses half of its speed"
+        f"too noisy to judge well: {format_count(count, 'metric')}: launches or machines differ so much that a loss of "
+        f"{format_percent(NOISY)} could be missed; a metric fails only if it loses half of its speed"
     ]
 
 
@@ -54,7 +54,7 @@ def _cure(verdict: Verdict) -> str:
         case Reason.ASKED:
             return "run on a quieter machine, time a longer step, or lower at_least="
         case Reason.BUDGET:
-            return "no time was left: raise --race-budget"
+            return "time ran out: raise --race-budget"
         case Reason.CANNOT_RACE:
             why = " ".join(verdict.detail.split())
             record = "" if is_unraced(verdict) else "; or record these GPUs with --update-baselines=append"

@@ -160,7 +160,7 @@ def _by_itself(verdict: Verdict) -> list[str]:
 
 def _culprit(verdict: Verdict) -> str:
     if verdict.reason is Reason.GROSS and verdict.code is None:
-        return ", the code or this machine"
+        return ", because of the code or this machine"
     if verdict.reason is Reason.EXACT:
         return ", counted"
     if verdict.code is None:
@@ -169,13 +169,13 @@ def _culprit(verdict: Verdict) -> str:
     name = first.rpartition("/")[2]  # the whole path is among the details
     files = f" ({name}{f' and {len(more)} more' if more else ''})" if name else ""
     # A race without a record may be one of two interpreters: only a changed file shows that it is the code.
-    return f", the code{files}" if files or verdict.baseline is not None else ""
+    return f", because of the code{files}" if files or verdict.baseline is not None else ""
 
 
 def _why_undecided(verdict: Verdict) -> str:
     match verdict.reason:
         case Reason.BUDGET:
-            return "no time was left"
+            return "time ran out"
         case Reason.CANNOT_RACE:
             return "it could not race"
         case Reason.OPEN:
@@ -246,7 +246,7 @@ def run_lines(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:
     if shift is not None:
         lines.append(
             f"the whole run is {format_percent(abs(shift))} {'slower' if shift > 0 else 'faster'} than its record, in "
-            "two launches (the median of all figures): the environment, or a change that slows or speeds up "
+            "two launches (the median of all metrics): the environment, or a change that slows or speeds up "
             "everything; --against=REF shows which"
         )
     lost = [verdict for verdict in verdicts if verdict.outcome is Outcome.ENVIRONMENT]
@@ -254,7 +254,7 @@ def run_lines(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:
         raced = ", ".join(dict.fromkeys(verdict.against for verdict in lost))
         differs = {name: change for verdict in lost for name, change in verdict.differs.items()}
         lines.append(
-            f"the environment is slower, not the code: {format_count(len(lost), 'figure')} lost against the record, "
+            f"the environment is slower, not the code: {format_count(len(lost), 'metric')} lost against the record, "
             f"and the record's own code ({raced}) is as slow today; {differing_in_words(differs)}"
         )
     return lines
@@ -363,7 +363,7 @@ def opinion_lines(verdicts: Sequence[Verdict]) -> list[str]:
     by_references = sum(bool(opinion.source) for opinion in opinions)
     shown = sum(verdict.reason is Reason.NOT_JUDGED for verdict in verdicts)
     told = [
-        f"{format_count(count, 'figure')} {what}"
+        f"{format_count(count, 'metric')} {what}"
         for count, what in (
             (by_references, "as machines of this kind show"),
             (len(opinions) - by_references, "as a model of the hardware expects, which sees what is badly wrong"),

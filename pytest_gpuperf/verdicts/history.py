@@ -58,7 +58,7 @@ class History:
             if type(count) is not int or count < 1:
                 raise ValueError(f"history {name} is {count!r}, expected a whole number of at least 1")
         if not math.isfinite(self.center):
-            raise ValueError(f"history center is {self.center!r}, expected the logarithm of a figure")
+            raise ValueError(f"history center is {self.center!r}, expected the logarithm of a metric")
         for name in ("spread", "dof", "between"):
             figure = getattr(self, name)
             if not (math.isfinite(figure) and figure >= 0):

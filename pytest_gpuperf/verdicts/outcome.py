@@ -21,15 +21,15 @@ class Outcome(Enum):
 
     INVALID = "invalid", Effect.FAILS, "The measurement is worth nothing."
     REGRESSED = "regressed", Effect.FAILS, "The code is slower: a race accuses it, or, if none decides, the record."
-    MISSED = "missed", Effect.FAILS, "The figure is surely below what the test asks for, whatever the record says."
-    MISSING = "missing", Effect.FAILS, "The figure has no record that it could be held against."
+    MISSED = "missed", Effect.FAILS, "The metric is surely below what the test asks for, whatever the record says."
+    MISSING = "missing", Effect.FAILS, "The metric has no record that it could be held against."
     ENVIRONMENT = "environment", Effect.SKIPS, "The record's own code is slower today, and the present code no slower."
-    UNDECIDED = "undecided", Effect.SKIPS, "The figure was worse, and nothing decided why."
-    EXPECTED = "expected", Effect.PASSES, "The figure is worse, as its record expects until a date."
-    IMPROVED = "improved", Effect.PASSES, "The figure is better than its record."
-    SAME = "same", Effect.PASSES, "The figure is as its record says, or a race did not reproduce its loss."
-    RECORDED = "recorded", Effect.PASSES, "The figure became a record."
-    UNJUDGED = "unjudged", Effect.PASSES, "The figure is only shown."
+    UNDECIDED = "undecided", Effect.SKIPS, "The metric was worse, and nothing decided why."
+    EXPECTED = "expected", Effect.PASSES, "The metric is worse, as its record expects until a date."
+    IMPROVED = "improved", Effect.PASSES, "The metric is better than its record."
+    SAME = "same", Effect.PASSES, "The metric is as its record says, or a race did not reproduce its loss."
+    RECORDED = "recorded", Effect.PASSES, "The metric became a record."
+    UNJUDGED = "unjudged", Effect.PASSES, "The metric is only shown."
 
     effect: Effect
     meaning: str

@@ -12,7 +12,7 @@ from pytest_gpuperf.features.acceptance.lines import MOST, document, lines, titl
 from pytest_gpuperf.features.acceptance.verdict import Acceptance, Row, State
 
 LONG = "all_reduce[2ranks-bfloat16-64MiB] busbw 1.000 GB/s, usually 360.0 GB/s;\n  " * 12
-WELL = [Row(component.name, State.OK, "1 figure: your record") for component in MACHINE]
+WELL = [Row(component.name, State.OK, "1 metric: your record") for component in MACHINE]
 NUMBERS_OK = Row(NUMBERS, State.OK, "3 tests passed")
 
 
@@ -59,8 +59,8 @@ def test_the_parts_of_the_machine_have_a_line_each_and_steps_that_are_well_one_t
     assert lines(Acceptance([*WELL[:2], *steps, slow, NUMBERS_OK])) == [
         "unfit: serving",
         "",
-        "matrix units, power, clocks ok          1 figure: your record",
-        "GPU memory                  ok          1 figure: your record",
+        "matrix units, power, clocks ok          1 metric: your record",
+        "GPU memory                  ok          1 metric: your record",
         "serving                     slow        pages 1.000 GB/s",
         "steps                       ok          2: llm step, overlap",
         "steps                       not judged  1: megatron",

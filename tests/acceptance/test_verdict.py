@@ -40,7 +40,7 @@ def test_a_machine_that_is_well_is_fit() -> None:
         "network": State.NOT_JUDGED
     }
     assert row_of(acceptance, "collectives").what == (
-        "broadcast[2ranks] busbw 360.0 GB/s; 1 figure: 9 launches on 4 machines of this kind; a loss of 6.4 % is seen"
+        "broadcast[2ranks] busbw 360.0 GB/s; 1 metric: 9 launches on 4 machines of this kind; a loss of 6.4 % is seen"
     )
 
 
@@ -65,19 +65,19 @@ def test_figures_of_two_tests_that_are_slightly_below_make_a_component_slow() ->
     assert acceptance.fitness is Fitness.UNFIT
     what = row_of(acceptance, "collectives").what
     assert what == (
-        "all_reduce[2ranks] busbw 331.2 GB/s, usually 360.0 GB/s: 8.0 % worse; 2 of 3 figures; "
+        "all_reduce[2ranks] busbw 331.2 GB/s, usually 360.0 GB/s: 8.0 % worse; 2 of 3 metrics; "
         "9 launches on 4 machines of this kind"
     )
 
 
-@pytest.mark.parametrize("names", [["busbw"], ["busbw", "peak"]], ids=["one figure", "two figures"])
+@pytest.mark.parametrize("names", [["busbw"], ["busbw", "peak"]], ids=["one metric", "two metrics"])
 def test_one_test_that_is_slightly_below_is_a_remark(names: list[str]) -> None:
     acceptance = judged(*(figure(value=SLIGHTLY, name=name) for name in names))
     assert row_of(acceptance, "collectives").state is State.OK
     assert acceptance.fitness is Fitness.REMARKS
     assert title(acceptance) == "fit, with remarks"
     assert list(acceptance.remarks) == [
-        f"collectives: all_reduce[2ranks] {name} 331.2 GB/s, usually 360.0 GB/s, alone among its figures"
+        f"collectives: all_reduce[2ranks] {name} 331.2 GB/s, usually 360.0 GB/s, alone among its metrics"
         for name in names
     ]
 
@@ -138,7 +138,7 @@ def test_a_figure_that_nothing_decided_is_a_remark() -> None:
     acceptance = judged(recorded(Outcome.UNDECIDED, 0.94 * USUAL, reason=Reason.OPEN))
     assert acceptance.fitness is Fitness.REMARKS
     assert row_of(acceptance, "collectives").state is State.OK
-    assert "alone among its figures" in acceptance.remarks[0]
+    assert "alone among its metrics" in acceptance.remarks[0]
 
 
 def test_a_perf_test_that_fails_by_itself_breaks_its_component() -> None:
@@ -301,7 +301,7 @@ def test_figures_of_the_host_are_shown_and_not_judged() -> None:
     memory = figure("memory[2ranks]", subject="host", name="triad", value=5e11, saying=Saying.NONE, scope="host")
     acceptance = accepted(Seen((*others, memory), (NUMBERS,), gpus=2))
     assert row_of(acceptance, "host") == Row(
-        "host", State.NOT_JUDGED, "it depends on the host: 1 figure shown, memory[2ranks] triad 500.0 GB/s"
+        "host", State.NOT_JUDGED, "it depends on the host: 1 metric shown, memory[2ranks] triad 500.0 GB/s"
     )
 
 
@@ -345,12 +345,12 @@ def test_a_row_says_what_its_figures_were_held_against(verdict: Any, source: str
     others = [one for one in WELL if "collectives" not in one.test]
     row = row_of(accepted(Seen((*others, verdict), (NUMBERS,), gpus=2)), "collectives")
     assert row.state is State.OK
-    assert f"; 1 figure: {source}" in row.what
+    assert f"; 1 metric: {source}" in row.what
 
 
 def test_several_sources_are_counted_behind_the_most_frequent_one() -> None:
     acceptance = judged(figure(source="", usual=None), recorded(Outcome.SAME, USUAL), figure("x"))
-    assert "; 4 figures: 9 launches on 4 machines of this kind, and 2 more sources" in (
+    assert "; 4 metrics: 9 launches on 4 machines of this kind, and 2 more sources" in (
         row_of(acceptance, "collectives").what
     )
 

@@ -173,7 +173,7 @@ OTHER_LIMIT = "got GPUs with power_limit_w 600.0, expected power_limit_w 700.0"
 def test_results_of_another_power_limit_do_not_belong_together(capsys: pytest.CaptureFixture[str]) -> None:
     assert adopt(written("one"), written("two", watts=600.0)) == 1
     assert capsys.readouterr().err == (
-        f"error: results 'two.json': {OTHER_LIMIT} as in 'one.json': their figures cannot be compared: "
+        f"error: results 'two.json': {OTHER_LIMIT} as in 'one.json': their metrics cannot be compared: "
         "adopt them on their own, into another folder (--baselines DIR)\n"
     )
     assert not Path("baselines").exists()
@@ -194,7 +194,7 @@ def test_results_do_not_go_into_baselines_of_another_power_limit(capsys: pytest.
     adopt(written("one"))
     assert adopt(written("two", 110.0, watts=600.0), f"--mode={mode}") == 1
     assert capsys.readouterr().err == (
-        f"error: baselines 'baselines/{KEY}.json': {OTHER_LIMIT}, as when its figures were measured: the two cannot be "
+        f"error: baselines 'baselines/{KEY}.json': {OTHER_LIMIT}, as when its metrics were measured: the two cannot be "
         "compared: measure with its power limit (nvidia-smi -pl 700), or keep baselines of these GPUs in a folder of "
         "their own (--baselines DIR)\n"
     )
@@ -226,7 +226,7 @@ AGAIN = "check the path, or write the file again with pytest --gpuperf-json=FILE
             lambda data: data.update(hardware_key="1x-nvidia-t4"),
             f"file.hardware_key: got '{KEY}', expected '1x-nvidia-t4': {AGAIN}",
         ),
-        (_candidate(tests={}), "holds no figures of perf tests: adopt what a run with --gpus N and without --smoke ha"),
+        (_candidate(tests={}), "holds no metrics of perf tests: adopt what a run with --gpus N and without --smoke ha"),
         (_candidate(launches={}), "expected ['one-0', 'one-1', "),
     ],
 )

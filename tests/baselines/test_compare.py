@@ -113,7 +113,7 @@ def test_two_power_limits_are_refused() -> None:
         compare(one, two)
     assert str(caught.value) == (
         "baselines 'two.json': got GPUs with power_limit_w 600.0, expected power_limit_w 700.0 as in 'one.json': their "
-        "figures cannot be compared: keep baselines of these GPUs in a folder of their own (--baselines DIR)"
+        "metrics cannot be compared: keep baselines of these GPUs in a folder of their own (--baselines DIR)"
     )
 
 
@@ -159,7 +159,7 @@ def test_two_files_without_a_common_figure_are_an_error(capsys: pytest.CaptureFi
     one, two = file("one", {A: {"time": time(1.0)}}), file("two", {A: {"busbw": metric_baseline(1.0)}, B: {}})
     assert main(["compare", str(one), str(two)]) == 1
     assert capsys.readouterr().err == (
-        "error: baselines 'two.json': got no figure that 'one.json' has too, expected the same tests in both: compare "
+        "error: baselines 'two.json': got no metric that 'one.json' has too, expected the same tests in both: compare "
         "runs of the same tests\n"
     )
 
@@ -170,7 +170,7 @@ def test_a_file_without_figures_is_an_error(empty: str, capsys: pytest.CaptureFi
         file(name, {} if name == empty else {A: {"time": time(1.0)}})
     assert main(["compare", "one.json", "two.json"]) == 1
     assert capsys.readouterr().err == (
-        f"error: baselines '{empty}.json': got no launch with figures, expected one or more: name a file of a run "
+        f"error: baselines '{empty}.json': got no launch with metrics, expected one or more: name a file of a run "
         "that measured on GPUs; --smoke and runs on CPUs keep none\n"
     )
     Path("nothing.json").touch()

@@ -92,7 +92,7 @@ def test_a_metrics_name_and_unit(recorded: pytest.Pytester, monkeypatch: pytest.
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     rewrite(recorded, change)
     text = run_tame(recorded, "-v")
-    assert f"\n1 figure with a baseline was not checked: {NODE} {TAME}\n" in text
+    assert f"\n1 metric with a baseline was not checked: {NODE} {TAME}\n" in text
     assert f" {TAME}  " in text  # the unit in the table
     summary = tame((tmp_path / "summary.md").read_text())
     rows = [line for line in summary.splitlines() if line.startswith("| missing |")]

@@ -76,7 +76,7 @@ def test_what_a_recording_can_go_on_with_is_spared(path: Path) -> None:
     left(path, ENTRY, replace(ENTRY, number=2), replace(ENTRY, number=2, test="test_b", body_hash="body-b"))
     before = path.read_bytes()
     message = (
-        f"journal {str(path)!r}: it keeps figures of 2 of the 5 launches of this recording: go on with it by --resume, "
+        f"journal {str(path)!r}: it keeps metrics of 2 of the 5 launches of this recording: go on with it by --resume, "
         "or drop it by --no-resume"
     )
     with pytest.raises(JournalError) as caught:
@@ -219,7 +219,7 @@ def test_a_launch_keeps_what_it_ran_with(path: Path) -> None:
 def test_what_another_recording_left_meanwhile_is_spared_under_the_lock(path: Path) -> None:
     Journal.spare(path, PLAN)
     before = left(path, ENTRY).read_bytes()
-    with pytest.raises(JournalError, match="it keeps figures of 1 of the 5 launches of this recording: go on with it"):
+    with pytest.raises(JournalError, match="it keeps metrics of 1 of the 5 launches of this recording: go on with it"):
         Journal.begin(path, PLAN, spare=True)
     assert path.read_bytes() == before
     Journal.begin(path, PLAN, spare=False).close()

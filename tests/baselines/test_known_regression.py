@@ -60,7 +60,7 @@ def test_an_expected_centre_that_cannot_be_in_the_metrics_unit_is_refused(center
     with pytest.raises(BaselineError) as caught:
         read({"busbw": {**KNOWN, "center": center}})
     assert str(caught.value) == (
-        f"baselines 'x.json': file.tests[{TEST!r}].expected.busbw.center: got {center}, expected a figure within a "
+        f"baselines 'x.json': file.tests[{TEST!r}].expected.busbw.center: got {center}, expected a metric within a "
         "factor of 10 of the baseline's centre, 3.565e+11 B/s: write it in B/s without a prefix, or delete it"
     )
 

@@ -88,13 +88,13 @@ def test_a_file_with_too_few_machines_says_what_it_lacks(
     kind: Kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few = [Figure("test", False, {"a": {"a0": 0.0, "a1": 0.001}})]
-    with pytest.raises(LookupError, match=r"^a second machine with most figures$"):
+    with pytest.raises(LookupError, match=r"^a second machine with most metrics$"):
         row("2x", few, kind, runs=1, seed=1)
     file = tmp_path / "2x-any.json"
     file.write_text(json.dumps({"launches": {}, "tests": {}}))
     assert main([str(file), "--check"]) == 1  # nothing was drawn
     printed = capsys.readouterr().out.splitlines()
-    assert "2x-any lacks a second machine with most figures" in printed
+    assert "2x-any lacks a second machine with most metrics" in printed
     assert "BROKEN: no file could be drawn from" in printed
 
 

@@ -59,4 +59,4 @@ def test_what_was_slowed_down_is_named(run: WholeRun) -> None:
 def test_bodies_of_perf_tests_run_on_nodes(run: WholeRun) -> None:
     bodies = ["test_bandwidth[4ranks]", "test_sum[4ranks]", "test_training[4ranks]", "test_acceptance[4ranks]"]
     assert [name for name in bodies if f"::{name} PASSED" not in run.text] == []
-    assert "6 perf tests ran and handed over 27 figures; --smoke judges none" in run.text
+    assert "6 perf tests ran and handed over 27 metrics; --smoke judges none" in run.text

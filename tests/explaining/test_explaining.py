@@ -97,14 +97,14 @@ def test_a_variable_that_makes_a_figure_slower_is_named(
     )
     said = [line for line in result.outlines if line.startswith("gpuperf: explain: ")]
     assert said[0] == (
-        "gpuperf: explain: 1 figure moved and NCCL_MAX_NCHANNELS differs from the record: a race with the record's "
+        "gpuperf: explain: 1 metric moved and NCCL_MAX_NCHANNELS differs from the record: a race with the record's "
         "value takes about 100 s if launches are steady, at most about 100 s"
     )
     assert said[1] == (
         "gpuperf: explain: NCCL_MAX_NCHANNELS as recorded, block 1 of at most 7 (4 launches, about 1 s): "
         "test_it.py::test_b[2ranks]"
     )
-    assert "NCCL_MAX_NCHANNELS=12 explains 1 of 1 figure that moved" in result.outlines
+    assert "NCCL_MAX_NCHANNELS=12 explains 1 of 1 metric that moved" in result.outlines
     of_judging, *blocks = [line for line in launched(project) if not line.startswith("here")]
     assert of_judging == "closed"
     assert blocks[:4] == ["undo:NCCL_MAX_NCHANNELS b", "present b", "present b", "undo:NCCL_MAX_NCHANNELS b"]
@@ -201,7 +201,7 @@ def test_a_gain_is_explained_and_passes(project: pytest.Pytester, monkeypatch: p
     result = judged(project, "--explain", "--gpuperf-json=results.json")
     result.assert_outcomes(passed=3)
     assert result.ret == 0
-    assert "NCCL_ALGO=Tree explains 1 of 1 figure that moved" in result.outlines
+    assert "NCCL_ALGO=Tree explains 1 of 1 metric that moved" in result.outlines
     (moved,) = [one for one in results_file.load(project.path / "results.json").verdicts if one.explanation]
     assert moved.explanation is not None
     assert (moved.explanation.found, moved.explanation.value) == (Explained.EXPLAINED, 100e9)
@@ -219,7 +219,7 @@ def test_figures_that_moved_together_share_the_launches(
     result, _ = explained(project)
     assert "  explained by NCCL_ALGO=Tree: without it 100.0 GB/s, as recorded" in result.outlines
     assert "  not explained by NCCL_ALGO=Tree: without it 80.00 GB/s as well" in result.outlines
-    assert "NCCL_ALGO=Tree explains 1 of 2 figures that moved" in result.outlines
+    assert "NCCL_ALGO=Tree explains 1 of 2 metrics that moved" in result.outlines
     assert races(project)[:2] == ["undo:NCCL_ALGO ab", "present ab"]
 
 
@@ -298,7 +298,7 @@ def test_a_budget_ends_the_search_for_a_cause(project: pytest.Pytester, monkeypa
     affords = iter([False] * 99)
     slow(project, NCCL_ALGO=100e9)
     _, line = explained(project)
-    assert line.endswith("; not explained, since nothing was tried: no time was left: raise --race-budget")
+    assert line.endswith("; not explained, since nothing was tried: time ran out: raise --race-budget")
 
 
 def test_without_the_option_nothing_is_undone(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +340,7 @@ def test_the_option_needs_records(project: pytest.Pytester) -> None:
         ),
         (["--smoke"], "recorded, and --smoke judges none by a record: drop one of them"),
         (["--against=main"], "and --against, --against-python or --bisect judges none by a record: drop one of them"),
-        (["-n2"], "--explain races all figures that moved together: drop -n"),
+        (["-n2"], "--explain races all metrics that moved together: drop -n"),
     ):
         result = project.runpytest_inprocess("--gpus=2", "--explain", *options)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -380,5 +380,5 @@ def test_a_real_variable_that_makes_a_real_program_sleep_longer_is_proved(tmp_pa
     run = run_pytest(tmp_path, "--gpus=1", "--explain", env={"NCCL_SLOWER": "3"})
     assert run.outcomes == {"test_sleep[1rank]": "FAILED"}, run.text
     assert run.text.count(not_known) == 1
-    assert "NCCL_SLOWER=3 explains 1 of 1 figure that moved" in run.section("gpuperf"), run.text
+    assert "NCCL_SLOWER=3 explains 1 of 1 metric that moved" in run.section("gpuperf"), run.text
     assert re.search(r"\n  explained by NCCL_SLOWER=3: without it \d+\.\d+ ms, ", run.text), run.text

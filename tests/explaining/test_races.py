@@ -261,7 +261,7 @@ def test_a_question_that_is_open_takes_another_block() -> None:
 def test_a_block_is_begun_only_if_all_of_it_is_affordable() -> None:
     world = World({}, affordable=6, undoing_of={"a": made_up({}, {})})
     (found,) = world.explain(moved("a", ALGO))
-    assert (only(found).found, only(found).problem) == (Explained.UNTRIED, "no time was left: raise --race-budget")
+    assert (only(found).found, only(found).problem) == (Explained.UNTRIED, "time ran out: raise --race-budget")
     assert world.affordable == 2
 
 

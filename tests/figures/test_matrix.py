@@ -35,11 +35,11 @@ def test_a_pair_that_has_one_figure_for_both_ways_is_named_once() -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], r"matrix has rows of \[\] figures, expected a square: pass a row for each rank"),
-        ([[1.0, 2.0]], r"matrix has rows of \[2\] figures, expected a square"),
+        ([], r"matrix has rows of \[\] metrics, expected a square: pass a row for each rank"),
+        ([[1.0, 2.0]], r"matrix has rows of \[2\] metrics, expected a square"),
         ([[None, -1.0], [1.0, None]], "matrix row 0 holds -1.0, expected numbers above 0, or None for none"),
         ([[None, "1"], [1.0, None]], "matrix row 0 holds '1', expected numbers above 0"),
-        ([[None]], "matrix holds None alone, expected a figure of at least one pair"),
+        ([[None]], "matrix holds None alone, expected a metric of at least one pair"),
     ],
 )
 def test_what_is_no_table_of_pairs_is_refused(rows: Any, message: str) -> None:

@@ -101,5 +101,5 @@ def test_a_tail_that_is_none_is_refused(tail: float) -> None:
 
 @pytest.mark.parametrize("dof", [0.0, -1.0, 0.4, math.nan])
 def test_too_few_dof_are_refused(dof: float) -> None:
-    with pytest.raises(ValueError, match=r"dof is .*, expected 0\.5 or above: a spread needs 2 figures at least"):
+    with pytest.raises(ValueError, match=r"dof is .*, expected 0\.5 or above: a spread needs 2 metrics at least"):
         upper_quantile(0.1, dof)

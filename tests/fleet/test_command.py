@@ -30,13 +30,13 @@ def test_the_slow_host_and_its_slow_part_are_named(tmp_path: Path, capsys: pytes
         r"GB/s is (9|10)\.\d % worse than the median \d+\.\d+ GB/s of 40 hosts \(z \d\d\.\d, spread 0\.\d %\)$", second
     )
     assert re.fullmatch(
-        rf"40 hosts of {KEY}, 1 figure compared: 1 slow; a loss of \d\.\d % is seen in half of the figures", last
+        rf"40 hosts of {KEY}, 1 metric compared: 1 slow; a loss of \d\.\d % is seen in half of the metrics", last
     )
 
 
 def test_a_fleet_that_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fleet", *fleet(tmp_path)]) == 0
-    assert "1 figure compared: none slow" in capsys.readouterr().out
+    assert "1 metric compared: none slow" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_is_not_compared_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     files += [str(result(tmp_path, f"node{index}", {"busbw": 100e9, "other": 1e9})) for index in range(3)]
     assert main(["fleet", *files]) == 0
     printed = capsys.readouterr().out
-    assert "not compared: 1 figure of fewer than 5 hosts\n" in printed
+    assert "not compared: 1 metric of fewer than 5 hosts\n" in printed
     assert f"left out: {TEST} busbw: another test body, unit, direction or clock on new\n" in printed
 
 
@@ -85,7 +85,7 @@ def test_what_is_not_compared_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     ("change", "error"),
     [
         ({"key": "8x-nvidia-h100-nv18"}, f"is of '8x-nvidia-h100-nv18', expected '{KEY}' as in "),
-        ({"watts": 500.0}, "their figures cannot be compared"),
+        ({"watts": 500.0}, "their metrics cannot be compared"),
     ],
 )
 def test_hosts_of_different_hardware(
@@ -111,7 +111,7 @@ def test_a_file_that_is_no_result(
 def test_a_host_without_figures_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fleet", *fleet(tmp_path), str(result(tmp_path, "idle", {}))]) == 1
     assert capsys.readouterr().err == (
-        f"error: results '{tmp_path}/idle.json': got no launch with figures, expected one or more: name a file of "
+        f"error: results '{tmp_path}/idle.json': got no launch with metrics, expected one or more: name a file of "
         "a run that measured on GPUs; --smoke and runs on CPUs keep none\n"
     )
 
@@ -120,7 +120,7 @@ def test_too_few_hosts_to_compare_are_an_error(tmp_path: Path, capsys: pytest.Ca
     assert main(["fleet", *fleet(tmp_path)[:4], "--openmetrics", str(tmp_path / "fleet.prom")]) == 1
     printed = capsys.readouterr()
     assert printed.err == (
-        "error: no figure could be compared: got 1 figure of 4 hosts, expected a figure that 5 hosts or more measured: "
+        "error: no metric could be compared: got 1 metric of 4 hosts, expected a metric that 5 hosts or more measured: "
         "name the results of more hosts, of runs of the same tests\n"
     )
     assert printed.out == ""

@@ -61,7 +61,7 @@ def test_a_recording_writes_every_launch(project: pytest.Pytester) -> None:
 
 def test_the_file_is_named_and_relative_to_where_pytest_was_called(project: pytest.Pytester) -> None:
     result = run(project, "--gpuperf-json=results.json")
-    assert f"gpuperf: results of 1 figure written to {project.path / 'results.json'}" in result.outlines
+    assert f"gpuperf: results of 1 metric written to {project.path / 'results.json'}" in result.outlines
 
 
 def test_a_broken_figure_is_no_candidate(project: pytest.Pytester) -> None:
@@ -105,7 +105,7 @@ def test_other(perf, request, ending):
     result = run(project, "--gpuperf-json=results.json", "--update-baselines", "--reason=x")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert list(load(project.path / "results.json").candidate.tests) == [NODE]
-    told = f"gpuperf: figures of test_it.py::test_other[2ranks] left out of the results: {why}"
+    told = f"gpuperf: metrics of test_it.py::test_other[2ranks] left out of the results: {why}"
     assert told in result.outlines
 
 

@@ -18,7 +18,7 @@ def test_it_is_of_a_recording_only(pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize("options", [(), ("--reason=",), ("--reason", "  ")])
 def test_a_recording_needs_it(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
     message = usage_error(pytester.runpytest_inprocess("--gpus=2", "--update-baselines", *options))
-    assert message == "--update-baselines keeps beside the figures why they changed: add --reason TEXT"
+    assert message == "--update-baselines keeps beside the metrics why they changed: add --reason TEXT"
 
 
 def test_it_is_kept_in_the_file(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

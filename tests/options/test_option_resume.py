@@ -103,7 +103,7 @@ def test_what_was_measured_is_not_dropped_unasked(project: pytest.Pytester) -> N
     ran(project)
     message = usage_error(record(project))
     assert message == (
-        f"journal {str(journal_of(project))!r}: it keeps figures of 3 of the 5 launches of this recording: go on with "
+        f"journal {str(journal_of(project))!r}: it keeps metrics of 3 of the 5 launches of this recording: go on with "
         "it by --resume, or drop it by --no-resume"
     )
     assert ran(project) == []
@@ -117,7 +117,7 @@ def test_nor_is_what_another_recording_measured(project: pytest.Pytester) -> Non
     interrupt(project)
     message = usage_error(record(project, "-k", "speed"))
     assert message == (
-        f"journal {str(journal_of(project))!r}: it keeps figures of 3 of the 5 launches of another recording: this "
+        f"journal {str(journal_of(project))!r}: it keeps metrics of 3 of the 5 launches of another recording: this "
         f"recording is without {OTHER}: go on with that one by its command and --resume, or drop it by --no-resume"
     )
     assert record(project, "--resume").ret == pytest.ExitCode.OK
@@ -275,7 +275,7 @@ def test_a_recording_that_waited_spares_what_another_one_left_meanwhile(project:
     project.makeconftest(MEANWHILE.format(journal=str(journal_of(project))))
     result = record(project)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stdout.fnmatch_lines(["*it keeps figures of 3 of the 5 launches of this recording: go on with it by*"])
+    result.stdout.fnmatch_lines(["*it keeps metrics of 3 of the 5 launches of this recording: go on with it by*"])
     assert journal_of(project).read_bytes() == kept
     assert ran(project) == []
 

@@ -39,7 +39,7 @@ def test_perf_tests_run_unjudged_without_gpus(pytester: pytest.Pytester) -> None
     pytester.makepyfile(test_it=TEST)
     result = pytester.runpytest_inprocess("--smoke")
     result.assert_outcomes(passed=1)
-    assert "1 perf test ran and handed over 1 figure; --smoke judges none" in result.outlines
+    assert "1 perf test ran and handed over 1 metric; --smoke judges none" in result.outlines
 
 
 @pytest.mark.usefixtures("eight_gpus")
@@ -49,7 +49,7 @@ def test_perf_tests_run_unjudged_with_gpus_and_without_baselines(pytester: pytes
     (folder / "2x-nvidia-h200-nv18.json").write_text("broken")
     result = pytester.runpytest_inprocess("--smoke", "--gpus=2")
     result.assert_outcomes(passed=1)
-    assert "1 perf test ran and handed over 1 figure; --smoke judges none" in result.outlines
+    assert "1 perf test ran and handed over 1 metric; --smoke judges none" in result.outlines
 
 
 def test_without_it_sizes_are_full(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def test_unknown(perf):
     perf.check(time=Metric(1.0, "s", "lower"))
 """
 HEALTHY = "test_it.py::test_links[2ranks-healthy]"
-ONLY_A_MODEL = "without a baseline: 1 figure as a model of the hardware expects, *"
+ONLY_A_MODEL = "without a baseline: 1 metric as a model of the hardware expects, *"
 
 pytestmark = pytest.mark.usefixtures("eight_gpus")
 
@@ -47,7 +47,7 @@ def test_without_baselines_a_model_judges_and_what_nothing_judges_is_shown(proje
             "  record one with: *",
             "  missing *330.0 GB/s*healthy]",
             "  missing *1.000 s*test_unknown[[]2ranks]",
-            f"*{ONLY_A_MODEL[:-3]}*; 1 figure not judged, *",
+            f"*{ONLY_A_MODEL[:-3]}*; 1 metric not judged, *",
         ],
         consecutive=False,
     )

@@ -100,7 +100,7 @@ def test_a_recording_is_written_and_the_next_run_is_judged_by_it(project: pytest
 
     result = run(project)
     result.assert_outcomes(passed=1)
-    assert f"1 figure on {KEY}: 1 same" in result.outlines
+    assert f"1 metric on {KEY}: 1 same" in result.outlines
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_a_recording_is_written_and_the_next_run_is_judged_by_it(project: pytest
             {"failed": 1},
             "busbw 250.0 GB/s: 16.7 % slower than 300.0 GB/s, by the record alone",
         ),
-        (297e9, {"passed": 1}, f"1 figure on {KEY}: 1 same"),
-        (400e9, {"passed": 1}, f"1 figure on {KEY}: 1 improved"),
+        (297e9, {"passed": 1}, f"1 metric on {KEY}: 1 same"),
+        (400e9, {"passed": 1}, f"1 metric on {KEY}: 1 improved"),
         (
             500e9,
             {"failed": 1},
@@ -209,7 +209,7 @@ def test_of_a_figure_that_scatters_widely_it_is_said_what_is_seen(project: pytes
     baselines(project).write_text(json.dumps(data))
     result = run(project, "-v")
     result.assert_outcomes(passed=1)
-    assert f"1 figure on {KEY}: 1 unjudged" in result.outlines
+    assert f"1 metric on {KEY}: 1 unjudged" in result.outlines
 
 
 def test_a_broken_figure_is_not_recorded(project: pytest.Pytester) -> None:
@@ -301,7 +301,7 @@ def good_file(**changes: object) -> str:
 BROKEN = {
     "empty": ("", "got an empty file, expected JSON"),
     "truncated": (good_file()[:-10], "got no valid JSON"),
-    "text": ("these are not the figures you are looking for", "got no valid JSON"),
+    "text": ("these are not the metrics you are looking for", "got no valid JSON"),
     "newer": (good_file(schema=99), "schema 99 is newer than this version reads (2): upgrade pytest-gpuperf"),
     "other hardware": (good_file(hardware_key="8x-other"), f"got '8x-other', expected '{KEY}'"),
     "other fields": (good_file(tests=[]), "file.tests: got [], expected an object"),

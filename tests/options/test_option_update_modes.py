@@ -246,7 +246,7 @@ def test_a_known_regression_passes_and_is_shown(project: pytest.Pytester) -> Non
     result = run(project, "--junitxml=report.xml")
     result.assert_outcomes(passed=2)
     assert f"expected until 2999-12-31: {NODE} busbw: a slow driver" in result.outlines
-    assert f"2 figures on {KEY}: 1 expected, 1 same" in result.outlines
+    assert f"2 metrics on {KEY}: 1 expected, 1 same" in result.outlines
     assert "&quot;outcome&quot;: &quot;expected&quot;" in (project.path / "report.xml").read_text()
 
 

@@ -25,7 +25,7 @@ def _no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(project: pytest.Pytester) -> str:
-    what = "as when its figures were measured: the two cannot be compared"
+    what = "as when its metrics were measured: the two cannot be compared"
     return f"baselines '{baselines(project)}': {OTHER}, {what}: {CURE}"
 
 

@@ -61,7 +61,7 @@ def markup(text: str) -> str:
 
 def test_the_page_says_what_the_run_came_to() -> None:
     text = page()
-    assert "2 tests with figures: 1 regressed. 2 tests on ranks: 1 failed, 1 skipped." in text
+    assert "2 tests with metrics: 1 regressed. 2 tests on ranks: 1 failed, 1 skipped." in text
     for said in (
         "214.0 GB/s",
         "47.6 % of nv18",
@@ -319,10 +319,10 @@ def test_figures_without_a_record_that_are_as_expected_are_no_alarm() -> None:
     missing = replace(REGRESSED, outcome=Outcome.MISSING, baseline=None, change=None, bound=None, code=None)
     expected = replace(missing, reason=Reason.PLAUSIBLE, environment=None)
     text = page(Run("this run", results(expected)))
-    assert "1 test with figures, none of them worse." in text
+    assert "1 test with metrics, none of them worse." in text
     assert '<span class="badge missing passes">missing</span>' in text
     below = page(Run("this run", results(replace(expected, reason=Reason.BELOW))))
-    assert "1 test with figures: 1 missing." in below
+    assert "1 test with metrics: 1 missing." in below
     assert '<span class="badge missing">missing</span>' in below
     assert "missing passes" not in below.partition("</style>")[2]
 
@@ -337,7 +337,7 @@ def test_what_moved_and_what_could_not_be_judged_come_before_failures_and_tests(
         ("f2-0", "regressed"),
         ("f0-0", "improved"),
     ]
-    assert "214.0 GB/s: 20.0 % slower than 273.0 GB/s, the code" in text
+    assert "214.0 GB/s: 20.0 % slower than 273.0 GB/s, because of the code" in text
     assert "Old: 273.0 GB/s in 5 launches, 271.0 GB/s to 275.0 GB/s. New: 214.0 GB/s.</title>" in text
     assert "1 test did not run" in text
     ((group, *others),) = [Content([Run("this run", results(missing, SAME))]).not_judged]
@@ -430,4 +430,4 @@ def test_a_smoke_run_says_so_and_shows_no_rates() -> None:
     assert "<dd>smoke · 2026-11-20T10:00:00Z" in text
     both = Content([Run("smoke", smoke), Run("real", WHOLE)])
     assert "214.0 GB/s" in html(both)
-    assert "2 tests with figures: 1 regressed." in both.sentence
+    assert "2 tests with metrics: 1 regressed." in both.sentence

@@ -129,7 +129,7 @@ def test_the_properties_of_a_test_are_read_as_they_were_written() -> None:
             "file.curves[1]: got [10, 1, 10, 10] sizes, seconds, quartiles and bandwidths, expected as many of each",
         ),
         ("curves", [{**CURVE, "half_size": 0.0}], "file.curves[0].half_size: got 0.0, expected a number above 0"),
-        ("matrices", [{**MATRIX, "rows": [[None, 1.0]]}], "file.matrices[0]: matrix has rows of [2] figures"),
+        ("matrices", [{**MATRIX, "rows": [[None, 1.0]]}], "file.matrices[0]: matrix has rows of [2] metrics"),
         (
             "searches",
             [{**SEARCH, "trials": [SEARCH["trials"][-1]]}],

@@ -24,7 +24,7 @@ def test_a_table_has_both_centres_their_change_and_launches() -> None:
         "-2.0 % GB/s  101.0 GB/s  99.00 GB/s  1.0 %, unknown  3, 1      t.py::test_a[2ranks] busbw",
         "only first   101.0 GB/s              1.0 %           3         t.py::test_a[2ranks] x",
         "only second              99.00 GB/s  unknown         1         t.py::test_a[2ranks] y",
-        f"1 figure in both on {KEY}, 1 only in the first, 1 only in the second",
+        f"1 metric in both on {KEY}, 1 only in the first, 1 only in the second",
         "most launches of both ran with the same versions and variables",
     ]
 
@@ -39,7 +39,7 @@ def test_figures_that_are_not_alike_say_why() -> None:
 def test_other_bodies_and_what_launches_differ_in_come_last() -> None:
     differing = {"NCCL_PROTO": ("", "LL"), "nccl": ("2.28.9", "2.29.1")}
     assert lines(replace(NOTHING, other_bodies=("t.py::test_a",), differing=differing)) == [
-        f"0 figures in both on {KEY}, 0 only in the first, 0 only in the second",
+        f"0 metrics in both on {KEY}, 0 only in the first, 0 only in the second",
         "another body in the second: t.py::test_a",
         "launches differ in NCCL_PROTO: not set in most of the first, LL in most of the second",
         "launches differ in nccl: 2.28.9 in most of the first, 2.29.1 in most of the second",

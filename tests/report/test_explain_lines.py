@@ -46,9 +46,9 @@ def moved(found: Explained, undone: Mapping[str, tuple[str, str]], value: float 
             "352.0 GB/s, as recorded",
         ),
         (
-            moved(Explained.EXPLAINED, {**CHANGED, **SET}, problem="no time was left: raise --race-budget"),
+            moved(Explained.EXPLAINED, {**CHANGED, **SET}, problem="time ran out: raise --race-budget"),
             "explained by NCCL_ALGO=Tree and NCCL_MAX_NCHANNELS=12: with NCCL_ALGO=Ring and NCCL_MAX_NCHANNELS not set "
-            "352.0 GB/s, as recorded; which of them is open: no time was left: raise --race-budget",
+            "352.0 GB/s, as recorded; which of them is open: time ran out: raise --race-budget",
         ),
         (
             moved(Explained.EXPLAINED, SET, 400e9),
@@ -68,8 +68,8 @@ def moved(found: Explained, undone: Mapping[str, tuple[str, str]], value: float 
             "not explained: no variable that can be put back differs from the record",
         ),
         (
-            replace(MOVED, explanation=Explanation(Explained.UNTRIED, problem="no time was left")),
-            "not explained, since nothing was tried: no time was left",
+            replace(MOVED, explanation=Explanation(Explained.UNTRIED, problem="time ran out")),
+            "not explained, since nothing was tried: time ran out",
         ),
         (
             moved(Explained.NOT, SET, untried={"NCCL_NVLS_ENABLE": "it may keep multicast off"}),
@@ -125,7 +125,7 @@ def test_the_lines_of_a_verdict_have_both() -> None:
 
 def test_the_summary_counts_what_each_variable_explains() -> None:
     verdicts = [moved(Explained.EXPLAINED, SET), moved(Explained.EXPLAINED, SET), moved(Explained.NOT, CHANGED), SAME]
-    assert explanation_lines(verdicts) == ["NCCL_MAX_NCHANNELS=12 explains 2 of 3 figures that moved"]
+    assert explanation_lines(verdicts) == ["NCCL_MAX_NCHANNELS=12 explains 2 of 3 metrics that moved"]
     assert explanation_lines([SAME]) == []
 
 

@@ -6,7 +6,7 @@ from pytest_gpuperf.report.host_lines import WAITS, host_lines
 from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.report.examples import SAME, UNJUDGED
 
-FIRST = "2 figures bound by the host: the GPU waited for Python, whose time scatters more than a GPU's"
+FIRST = "2 metrics bound by the host: the GPU waited for Python, whose time scatters more than a GPU's"
 
 
 def bound(verdict: Verdict, test: str, *, waits: bool = False) -> Verdict:

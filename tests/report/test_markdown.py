@@ -22,7 +22,7 @@ WHOLE = f"""\
 
 3 tests on ranks: 1 failed, 1 passed, 1 skipped
 
-3 figures on {KEY}: 1 regressed, 1 same, 1 unjudged
+3 metrics on {KEY}: 1 regressed, 1 same, 1 unjudged
 
 | verdict | value | baseline | change | spread | of limit | test and metric |
 |---|--:|--:|--:|--:|--:|---|
@@ -62,7 +62,7 @@ def test_the_whole_summary() -> None:
 def test_figures_that_were_not_checked_are_in_it() -> None:
     found = findings(SAME)
     found.unchecked.append(("t.py::test_a", "<energy>"))
-    said = "\n1 figure with a baseline was not checked: t.py::test_a &#60;energy&#62;\n"
+    said = "\n1 metric with a baseline was not checked: t.py::test_a &#60;energy&#62;\n"
     assert markdown(found, [], MIB).endswith(said)
 
 

@@ -39,7 +39,7 @@ def test_a_test_has_one_line_below_its_file() -> None:
         "  same     -0.5 % GB/s  354.0 GB/s    78.7 %  test_a busbw +1",
         "u.py",
         "  same     -0.5 % GB/s  354.0 GB/s    78.7 %  test_c",
-        f"3 figures on {KEY}: 3 same",
+        f"3 metrics on {KEY}: 3 same",
     ]
 
 
@@ -48,7 +48,7 @@ def test_what_is_odd_comes_first_with_the_reason() -> None:
         "verdict            change       value  of limit  test",
         "z.py::test_z",
         "  regressed  -10.0 % GB/s  354.0 GB/s    78.7 %  busbw",
-        "    10.0 % slower than 356.0 GB/s, the code",
+        "    10.0 % slower than 356.0 GB/s, because of the code",
         "    spread 2.4 % over 2 launches; a loss of 5.0 % is seen",
         "    code -11.0 % GB/s (-12.0 % to -10.0 % in 4 launches of each), against 7ba55cc",
         "    environment +1.0 % GB/s (+0.0 % to +2.0 % in 3 launches), against the record",
@@ -84,7 +84,7 @@ def test_more_than_a_screen_of_what_is_the_same_is_counted_by_file() -> None:
     assert one_more == [
         f"same: {LINES // 2 + 1} tests of a.py (-v lists them)",
         f"same: {LINES // 2} tests of b.py (-v lists them)",
-        f"{LINES + 1} figures on {KEY}: {LINES + 1} same",
+        f"{LINES + 1} metrics on {KEY}: {LINES + 1} same",
     ]
 
 
@@ -97,7 +97,7 @@ def test_figures_that_nobody_judges_come_last() -> None:
         "  t.py::test_a: time 27.00 us, joules 2.000 J",
     ]
     many = [replace(UNJUDGED, test=f"t.py::test_{number}") for number in range(LINES + 1)]
-    assert texts(*many)[0] == f"not judged: figures of {LINES + 1} tests (-v lists them)"
+    assert texts(*many)[0] == f"not judged: metrics of {LINES + 1} tests (-v lists them)"
 
 
 def test_a_sweep_is_one_line_with_a_picture() -> None:
@@ -155,6 +155,6 @@ def test_a_smoke_run_that_breaks_a_limit_says_so() -> None:
     assert smoke_lines([]) == []
     broken = replace(UNJUDGED, outcome=Outcome.INVALID)
     assert [line.text for line in smoke_lines([UNJUDGED, broken])] == [
-        "1 perf test ran and handed over 2 figures; --smoke judges none",
-        f"2 figures on {KEY}: 1 invalid, 1 unjudged",
+        "1 perf test ran and handed over 2 metrics; --smoke judges none",
+        f"2 metrics on {KEY}: 1 invalid, 1 unjudged",
     ]

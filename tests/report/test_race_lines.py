@@ -23,7 +23,7 @@ def test_a_block_of_a_race() -> None:
 
 def test_a_launch_of_code_that_did_not_change() -> None:
     assert same_code_line(2, 4, "abc1234", ["t.py::a"], 3.0) == (
-        "the code is that of the record (abc1234), launch 2 of 4 (about 3 s): t.py::a"
+        "timing the code of the baseline (abc1234), launch 2 of 4 (about 3 s): t.py::a"
     )
 
 

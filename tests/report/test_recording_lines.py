@@ -36,8 +36,8 @@ def test_each_test_that_was_left_is_accounted_for_and_losses_come_last() -> None
     assert lines(merged) == [
         "2 tests left as they are: no centre moved by 0.5 %",
         "1 tests left as they are: they have baselines, and only new ones are asked",
-        "gone with the figures that were replaced: 'expected' of w: write it anew where it still holds",
-        "gone with the figures that were replaced: 'expected' of x: write it anew where it still holds",
+        "gone with the metrics that were replaced: 'expected' of w: write it anew where it still holds",
+        "gone with the metrics that were replaced: 'expected' of x: write it anew where it still holds",
         "not written: y: because",
         "not written: z: why",
         f"accepted: {loss}",

@@ -244,7 +244,7 @@ def test_the_table_shows_them(reported: Reported) -> None:
     groups = [line for line in reported.run.result.outlines if re.match(r"-+ benchmark '", line)]
     assert len(groups) == 2
     assert any(re.match(r"test_steady\[2ranks\] +3\.0\d", line) for line in reported.run.result.outlines)
-    assert reported.run.section("gpuperf")[-1].startswith(f"8 figures on {KEY}: ")
+    assert reported.run.section("gpuperf")[-1].startswith(f"8 metrics on {KEY}: ")
 
 
 @pytest.mark.parametrize("ini", ["", "addopts = --benchmark-sort=name\n"], ids=["nobody asks", "addopts ask"])
@@ -342,7 +342,7 @@ def pytest_configure(config):
     if arguments != ("-n1",):
         assert run.outcomes["test_steady[2ranks]"] == expected
         assert run.outcomes["test_correct[2ranks]"] == ("SKIPPED" if arguments == ("--benchmark-only",) else "PASSED")
-    shown = "2 figures on" in run.text
+    shown = "2 metrics on" in run.text
     assert shown is (expected == "PASSED")
     published = any(line.startswith("test_steady[2ranks]  ") for line in run.result.outlines)
     assert published is (arguments[0] in ("--benchmark-only", "--benchmark-cprofile=cumtime"))
@@ -388,7 +388,7 @@ def test_the_job_summary_tells_all_figures_worst_first(reported: Reported) -> No
     before, heading, _, tests, _, figures, _, head, _, *lines = reported.summary.read_text().splitlines()
     assert (before, heading) == ("before", "### gpuperf")
     assert tests == "7 tests on ranks: 4 failed, 3 passed, 0 skipped"
-    assert re.fullmatch(rf"8 figures on {KEY}: 1 invalid, 4 regressed, 2 same, 1 unjudged", figures)
+    assert re.fullmatch(rf"8 metrics on {KEY}: 1 invalid, 4 regressed, 2 same, 1 unjudged", figures)
     assert head == "| verdict | value | baseline | change | spread | of limit | test and metric |"
     assert [line.split()[1] for line in lines] == ["invalid"] + ["regressed"] * 4 + ["same"] * 2 + ["unjudged"]
     assert (
@@ -424,7 +424,7 @@ def test_without_v_each_test_has_a_line(reported: Reported) -> None:
         "  same     +0.0 % ratio       1.50x            test_race[2ranks]",
         "not judged:",
         "  test_it.py::test_race[2ranks]: plain 3.150 ms",
-        f"4 figures on {KEY}: 3 same, 1 unjudged",
+        f"4 metrics on {KEY}: 3 same, 1 unjudged",
     ]
 
 

@@ -37,7 +37,7 @@ def test_a_row_says_everything_of_a_verdict() -> None:
         "verdict   value       baseline    change       spread  of limit  metric",
         "same      354.0 GB/s  356.0 GB/s  -0.5 % GB/s  2.4 %   78.7 %    t.py::test_a busbw",
         "unjudged  27.00 us                                               t.py::test_b time",
-        f"2 figures on {KEY}: 1 same, 1 unjudged",
+        f"2 metrics on {KEY}: 1 same, 1 unjudged",
     ]
 
 
@@ -85,7 +85,7 @@ def test_expectations_are_told_where_they_hold_and_where_nothing_needs_them() ->
 
 def test_figures_are_counted_worst_first_and_by_machine() -> None:
     verdicts = [SAME, SAME, replace(SAME, outcome=Outcome.REGRESSED), replace(SAME, hardware_key="cpu")]
-    assert verdict_table(verdicts)[-1].text == f"4 figures on {KEY}, cpu: 1 regressed, 3 same"
+    assert verdict_table(verdicts)[-1].text == f"4 metrics on {KEY}, cpu: 1 regressed, 3 same"
 
 
 @pytest.mark.parametrize(
@@ -137,6 +137,6 @@ def test_many_tests_of_one_reason_are_counted_unless_the_user_wants_to_see_them(
 
 def test_figures_that_were_not_checked_are_told_in_one_line() -> None:
     assert unchecked_lines([]) == []
-    assert texts(unchecked_lines([("a", "x")])) == ["1 figure with a baseline was not checked: a x"]
+    assert texts(unchecked_lines([("a", "x")])) == ["1 metric with a baseline was not checked: a x"]
     two = [("a", "x"), ("b", "y")]
-    assert unchecked_lines(two) == [Line("2 figures with a baseline were not checked: a x, b y", "yellow")]
+    assert unchecked_lines(two) == [Line("2 metrics with a baseline were not checked: a x, b y", "yellow")]

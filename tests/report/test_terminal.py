@@ -74,7 +74,7 @@ def test_verdicts_and_skips_and_what_the_run_has_to_say() -> None:
     assert lines[1:] == [
         "not judged:",
         "  t.py::test_b: time 27.00 us",
-        f"1 figure on {KEY}: 1 unjudged",
+        f"1 metric on {KEY}: 1 unjudged",
         "1 test did not run: no GPUs",
         "  b",
         "no baselines written",
@@ -100,7 +100,7 @@ def test_a_smoke_run_reports_no_figures() -> None:
     next(wrapper)
     with contextlib.suppress(StopIteration):
         next(wrapper)
-    assert terminal.lines == ["== gpuperf", "1 perf test ran and handed over 1 figure; --smoke judges none"]
+    assert terminal.lines == ["== gpuperf", "1 perf test ran and handed over 1 metric; --smoke judges none"]
 
 
 def test_only_a_terminal_has_a_width() -> None:

@@ -13,7 +13,7 @@ from tests.report.examples import SAME
     ("reason", "cure"),
     [
         (Reason.ASKED, "run on a quieter machine, time a longer step, or lower at_least="),
-        (Reason.BUDGET, "no time was left: raise --race-budget"),
+        (Reason.BUDGET, "time ran out: raise --race-budget"),
         (
             Reason.CANNOT_RACE,
             "it could not race: no git; install it; or record these GPUs with --update-baselines=append",
@@ -25,10 +25,10 @@ from tests.report.examples import SAME
 def test_undecided_figures_are_one_line_with_each_cure_once(reason: Reason, cure: str) -> None:
     open_ = SAME.undecided(reason, "no git;\ninstall it")
     assert undecided_lines([SAME, open_, open_], fails=True) == [
-        f"undecided: {cure} (2 figures); this fails the run; --undecided=warn lets it pass"
+        f"undecided: {cure} (2 metrics); this fails the run; --undecided=warn lets it pass"
     ]
     assert undecided_lines([open_], fails=False) == [
-        f"undecided: {cure} (1 figure); the run does not fail by it; --undecided=fail changes that"
+        f"undecided: {cure} (1 metric); the run does not fail by it; --undecided=fail changes that"
     ]
 
 
@@ -36,7 +36,7 @@ def test_undecided_figures_are_one_line_with_each_cure_once(reason: Reason, cure
 def test_a_race_of_all_figures_that_could_not_begin_fails_the_run(fails: bool) -> None:
     open_ = replace(SAME.undecided(Reason.CANNOT_RACE, "there is no v1.0"), baseline=None)
     assert undecided_lines([open_], fails=fails) == [
-        "undecided: it could not race: there is no v1.0 (1 figure); this fails the run, which was to race"
+        "undecided: it could not race: there is no v1.0 (1 metric); this fails the run, which was to race"
     ]
 
 
@@ -48,6 +48,6 @@ def test_a_run_whose_figures_are_all_decided_says_nothing() -> None:
 def test_figures_that_are_only_shown_are_one_line() -> None:
     noisy = replace(SAME, outcome=Outcome.UNJUDGED, reason=Reason.NOISY)
     assert noisy_lines([SAME, noisy]) == [
-        "too noisy to judge: 1 figure: launches or machines differ so much that a loss of 10.0 % could be missed; a "
-        "figure fails only if it loses half of its speed"
+        "too noisy to judge well: 1 metric: launches or machines differ so much that a loss of 10.0 % could be missed; a "
+        "metric fails only if it loses half of its speed"
     ]

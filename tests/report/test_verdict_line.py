@@ -71,13 +71,13 @@ SLOWER_STEP = replace(
         ),
         (  # the machine became faster than it was when it was recorded
             replace(RACED, change=0.02),
-            "5.0 % slower than abc1234, the code",
+            "5.0 % slower than abc1234, because of the code",
             [SEEN, CODE, ENVIRONMENT, BISECT],
         ),
         (CONTEST, "5.0 % slower than 315.0 GB/s of abc1234", [CODE, BISECT]),
         (
             replace(CONTEST, changed=("suites/x/work.py",)),
-            "5.0 % slower than 315.0 GB/s of abc1234, the code (work.py)",
+            "5.0 % slower than 315.0 GB/s of abc1234, because of the code (work.py)",
             [CODE, "changed since, and imported by the test: suites/x/work.py", BISECT],
         ),
         (
@@ -136,7 +136,7 @@ SLOWER_STEP = replace(
         ),
         (
             REGRESSED.undecided(Reason.BUDGET),
-            f"{SLOWER}, undecided: no time was left",
+            f"{SLOWER}, undecided: time ran out",
             [SEEN, "raise --race-budget"],
         ),
         (
@@ -235,7 +235,7 @@ def test_what_needed_no_race_says_why(verdict: Verdict, first: str, detail: str)
 
 def test_a_step_that_takes_longer_is_slower_and_its_time_grows() -> None:
     first, _, code, *_ = describe(SLOWER_STEP, COMMANDS)
-    assert first == "time 1.125 ms: 13.5 % slower than 991.0 us, the code (work.py)"
+    assert first == "time 1.125 ms: 13.5 % slower than 991.0 us, because of the code (work.py)"
     assert code == "code +13.4 % time (+12.0 % to +14.1 % in 4 launches of each), against abc1234"
 
 
@@ -318,8 +318,8 @@ def test_the_summary_says_who_judged_the_figures_without_a_baseline() -> None:
     by_nobody = replace(NO_RECORD, reason=Reason.NOT_JUDGED, opinion=Opinion(Saying.NONE))
     assert opinion_lines([NO_RECORD, REGRESSED]) == []
     assert opinion_lines([by_model, by_machines, by_machines, by_nobody, REGRESSED]) == [
-        "without a baseline: 2 figures as machines of this kind show; 1 figure as a model of the hardware expects, "
-        "which sees what is badly wrong; 1 figure not judged, since nothing says what they should be; "
+        "without a baseline: 2 metrics as machines of this kind show; 1 metric as a model of the hardware expects, "
+        "which sees what is badly wrong; 1 metric not judged, since nothing says what they should be; "
         "--strict-baselines, the default in CI, fails them"
     ]
 
@@ -405,7 +405,7 @@ def test_losses_of_the_environment_are_one_finding() -> None:
     differs = {"nccl": ("2.28.9", "2.29.0"), "NCCL_ALGO": ("", "Tree")}
     lost = replace(RACED, outcome=Outcome.ENVIRONMENT, differs=differs)
     told = (
-        "the environment is slower, not the code: 2 figures lost against the record, and the record's own code "
+        "the environment is slower, not the code: 2 metrics lost against the record, and the record's own code "
         "(abc1234) is as slow today; "
     )
     assert run_lines(None, [lost, RACED, replace(lost, metric_name="time")]) == [
@@ -413,7 +413,7 @@ def test_losses_of_the_environment_are_one_finding() -> None:
     ]
     (line,) = run_lines(None, [replace(lost, differs={})])
     assert line.endswith(
-        "1 figure lost against the record, and the record's own code (abc1234) is as slow today; no version and no "
+        "1 metric lost against the record, and the record's own code (abc1234) is as slow today; no version and no "
         "variable that is kept differs: look at the machine, its clocks and its neighbours"
     )
     assert run_lines(None, [RACED]) == []
@@ -422,7 +422,7 @@ def test_losses_of_the_environment_are_one_finding() -> None:
 def test_a_run_that_moved_as_a_whole_is_one_finding() -> None:
     (line,) = run_lines(0.021, [])
     assert line == (
-        "the whole run is 2.1 % slower than its record, in two launches (the median of all figures): the environment, "
+        "the whole run is 2.1 % slower than its record, in two launches (the median of all metrics): the environment, "
         "or a change that slows or speeds up everything; --against=REF shows which"
     )
     (line,) = run_lines(-0.03, [])

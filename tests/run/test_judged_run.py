@@ -133,7 +133,7 @@ def test_each_launch_has_fresh_processes_which_its_tests_share(judged: Judged) -
 
 def test_the_recording_is_told(judged: Judged) -> None:
     lines = judged.recording.section("gpuperf")
-    assert f"30 figures on {KEY}: 30 recorded" in lines
+    assert f"30 metrics on {KEY}: 30 recorded" in lines
     assert re.fullmatch(rf"baselines of 3 tests written to .*/baselines/{KEY}\.json", lines[-1])
 
 
@@ -177,7 +177,7 @@ def test_the_summary_lists_every_figure_worst_first(judged: Judged) -> None:
     verdicts = [line.split()[0] for line in lines if "test_it.py::" in line]
     assert verdicts[:6] == ["regressed"] * 2 + ["missing"] * 4
     assert len(verdicts) == 8
-    assert lines[-3].startswith(f"8 figures on {KEY}: 2 regressed, 4 missing, ")
+    assert lines[-3].startswith(f"8 metrics on {KEY}: 2 regressed, 4 missing, ")
     assert lines[-2] == "thresholds relaxed: gpuperf_minimum_slowdown is 50.0 % (default 5.0 %)"
 
 

@@ -74,7 +74,7 @@ def test_a_launch_that_came_out_slow_is_cleared_by_the_next(project: pytest.Pyte
     assert launches == ["here b"] * len(launches)
     assert 1 <= len(launches) <= 3
     assert sum("test_b[2ranks] PASSED" in line for line in result.outlines) == 1
-    assert "3 figures on 2x-nvidia-h200-nv18: 3 same" in result.outlines
+    assert "3 metrics on 2x-nvidia-h200-nv18: 3 same" in result.outlines
 
 
 def test_code_that_is_slower_loses_a_race_against_the_records(project: pytest.Pytester) -> None:
@@ -89,7 +89,9 @@ def test_code_that_is_slower_loses_a_race_against_the_records(project: pytest.Py
     blocks = lines[clearing:-1]
     assert blocks == ["abc1234 b", "present b", "present b", "abc1234 b"] * (len(blocks) // 4)
     assert lines[-1] == "closed"
-    lines = result.outlines[result.outlines.index("busbw 94.10 GB/s: 5.9 % slower than 100.0 GB/s, the code") :]
+    lines = result.outlines[
+        result.outlines.index("busbw 94.10 GB/s: 5.9 % slower than 100.0 GB/s, because of the code") :
+    ]
     assert lines[1].startswith("  spread 0.1 % over 10 launches; a loss of ")
     assert re.fullmatch(r"  code -5\.9 % GB/s \(.* in \d+ launches of each\), against abc123400000", lines[2])
     assert re.fullmatch(r"  environment [+-]0\.\d % GB/s \(.*\), against the record", lines[3])
@@ -107,7 +109,7 @@ def test_code_that_is_slower_has_its_changed_files_named(
     figures(project, b=SUSPECT)
     script(project, "present", b=[94e9, 94.1e9])
     result = judged(project)
-    line_of(result, "busbw 94.10 GB/s: 5.9 % slower than 100.0 GB/s, the code (p.py and 1 more)")
+    line_of(result, "busbw 94.10 GB/s: 5.9 % slower than 100.0 GB/s, because of the code (p.py and 1 more)")
     line_of(result, "  changed since, and imported by the test: p.py, abc")
 
 
@@ -125,7 +127,7 @@ def test_a_loss_of_the_environment_skips_its_tests_and_fails_the_run_once_on_kno
     result.assert_outcomes(passed=1, skipped=2)
     assert result.ret == (pytest.ExitCode.TESTS_FAILED if known else pytest.ExitCode.OK)
     result.stdout.fnmatch_lines(["SKIPPED *: busbw 90.00 GB/s: 10.0 % slower than 100.0 GB/s, the environment; *"])
-    finding = line_of(result, "the environment is slower, not the code: 2 figures lost against the record")
+    finding = line_of(result, "the environment is slower, not the code: 2 metrics lost against the record")
     assert finding.endswith("(abc123400000) is as slow today; what differs: NCCL_ALGO not set -> Tree")
     assert set(launched(project)[:-1]) == {"here ab", "abc1234 ab", "present ab"}
     assert judged(project, "--environment=warn").ret == 0
@@ -148,12 +150,12 @@ def test_code_that_did_not_change_races_nobody(project: pytest.Pytester, monkeyp
     result.assert_outcomes(passed=2, skipped=1)
     assert launched(project) == ["here ab", "here ab", *["here a"] * 4]
     told = (
-        "gpuperf: the code is that of the record (abc123400000), launch 1 of 4 (about 1 s): test_it.py::test_a[2ranks]"
+        "gpuperf: timing the code of the baseline (abc123400000), launch 1 of 4 (about 1 s): test_it.py::test_a[2ranks]"
     )
     assert told in result.outlines
     shares = "code unchanged since abc123400000; environment -9.9 % GB/s (* in 4 launches), against the record"
     result.stdout.fnmatch_lines([f"SKIPPED *: busbw 90.10 GB/s: 9.9 % slower than *, the environment; *; {shares}*"])
-    finding = line_of(result, "the environment is slower, not the code: 1 figure lost against the record")
+    finding = line_of(result, "the environment is slower, not the code: 1 metric lost against the record")
     assert finding.endswith("(abc123400000) is as slow today; what differs: NCCL_ALGO not set -> Tree")
 
 
@@ -298,7 +300,7 @@ def test_in_ci_what_is_undecided_fails_the_run_once(project: pytest.Pytester, mo
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert line_of(result, "undecided: ") == (
         "undecided: it could not race: git is not installed: install it; or record these GPUs with "
-        "--update-baselines=append (2 figures); this fails the run; --undecided=warn lets it pass"
+        "--update-baselines=append (2 metrics); this fails the run; --undecided=warn lets it pass"
     )
     assert judged(project, "--undecided=warn").ret == 0
     monkeypatch.delenv("CI")
@@ -344,7 +346,7 @@ def test_a_budget_leaves_the_rest_undecided(project: pytest.Pytester) -> None:
     result = judged(project, "--race-budget=0.0001", "-rs")
     result.assert_outcomes(passed=2, skipped=1)
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["SKIPPED *undecided: no time was left; *raise --race-budget"])
+    result.stdout.fnmatch_lines(["SKIPPED *undecided: time ran out; *raise --race-budget"])
     assert launched(project) == []
 
 
@@ -402,7 +404,7 @@ def test_a_later_launch_that_breaks_fails_the_test_by_itself(
     result = judged(project, "--junitxml=report.xml", "--gpuperf-json=results.json")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines([message])
-    assert "3 figures on 2x-nvidia-h200-nv18: 1 undecided, 2 same" in result.outlines
+    assert "3 metrics on 2x-nvidia-h200-nv18: 1 undecided, 2 same" in result.outlines
     told = [line.partition(",title=")[2] for line in result.outlines if line.startswith("::error ")]
     assert len(told) == 1
     assert told[0].startswith("failed%3A test_it.py%3A%3Atest_a[2ranks]::" + message.rstrip("*"))
@@ -464,7 +466,7 @@ def test_a_run_that_moved_as_a_whole_is_one_finding_if_a_second_launch_says_so_t
     result = judged(project)
     result.assert_outcomes(passed=12)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    line_of(result, "the whole run is 2.6 % slower than its record, in two launches (the median of all figures): ")
+    line_of(result, "the whole run is 2.6 % slower than its record, in two launches (the median of all metrics): ")
     line_of(result, "gpuperf: the whole run moved alike: a second launch of 12 tests tells whether it does so again")
     assert launched(project) == ["here " + "".join(twelve)]
     assert judged(project, "--environment=warn").ret == 0
@@ -512,7 +514,7 @@ def test_against_a_commit_every_test_races_and_no_record_is_asked(project: pytes
     result.assert_outcomes(passed=2, failed=1)
     lines = launched(project)
     assert lines[:4] == ["v1.0 abc", "present abc", "present abc", "v1.0 abc"]
-    assert "3 figures on 2x-nvidia-h200-nv18: 1 regressed, 1 improved, 1 same" in result.outlines
+    assert "3 metrics on 2x-nvidia-h200-nv18: 1 regressed, 1 improved, 1 same" in result.outlines
     line_of(result, "busbw 94.00 GB/s: 6.0 % slower than 100.0 GB/s of v1.0")
     assert re.fullmatch(r"  code -6\.0 % GB/s \(.*\), against v1\.0", line_of(result, "  code "))
     line_of(result, '  bisect with: pytest "test_it.py::test_b[2ranks]" --gpus 2 --bisect=v1.0')
@@ -570,7 +572,7 @@ def test_a_launch_that_the_budget_ends_is_no_test_that_hangs(
     monkeypatch.setattr("pytest_gpuperf.run.spending.time.monotonic", lambda: next(ticks))
     result = judged(project, "--race-budget=25", "-rs")
     result.assert_outcomes(passed=2, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED *undecided: no time was left*"])
+    result.stdout.fnmatch_lines(["SKIPPED *undecided: time ran out*"])
     assert not any("a test hangs" in line or "give it more" in line for line in result.outlines)
 
 

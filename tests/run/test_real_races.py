@@ -82,7 +82,9 @@ def test_slower_code_is_accused_and_a_slower_environment_is_not_the_codes_fault(
     assert run.outcomes == {"test_sleep[1rank]": "FAILED", "test_machine[1rank]": "SKIPPED"}, run.text
     assert "worse than expected, launch 1 of at most 3 against the record" in run.text
     text = run.report("test_sleep[1rank]").strip()
-    assert re.match(r"time \d\.\d\d\d ms: \d\d\.\d % slower than 5\.\d\d\d ms, the code \(programs.py\)\n", text), text
+    assert re.match(
+        r"time \d\.\d\d\d ms: \d\d\.\d % slower than 5\.\d\d\d ms, because of the code \(programs.py\)\n", text
+    ), text
     assert re.search(rf"  code \+\d\d\.\d % time \(.*\), against {head}\n  environment [+-]\d\.\d % time \(", text), (
         text
     )

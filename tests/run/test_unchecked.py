@@ -25,7 +25,7 @@ def test_a(perf):
 def told():
     return (Path(__file__).parent / "told").read_text().split()
 """
-LINE = "1 figure with a baseline was not checked: test_it.py::test_a[2ranks] energy"
+LINE = "1 metric with a baseline was not checked: test_it.py::test_a[2ranks] energy"
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_workers_run_ranks_side_by_side_and_the_controller_tells_of_all(tmp_path
     run.result.assert_outcomes(passed=6, failed=1)
     assert "Captured stdout of rank 1 of 2 call" in run.text
     assert "raised on rank 1 of 2 (gloo) in test_it:test_fails.<locals>.program" in run.text
-    assert "2 perf tests ran and handed over 2 figures; --smoke judges none" in run.section("gpuperf")
+    assert "2 perf tests ran and handed over 2 metrics; --smoke judges none" in run.section("gpuperf")
 
 
 UNJUDGED = """

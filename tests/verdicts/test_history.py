@@ -184,7 +184,7 @@ def test_launches_that_are_no_history_are_refused(launches: list[float], message
         ({"launches": 0}, "history launches is 0, expected a whole number of at least 1"),
         ({"launches": 2.5}, r"history launches is 2\.5, expected a whole number of at least 1"),
         ({"machines": True}, "history machines is True, expected a whole number of at least 1"),
-        ({"center": math.nan}, "history center is nan, expected the logarithm of a figure"),
+        ({"center": math.nan}, "history center is nan, expected the logarithm of a metric"),
         ({"spread": -0.1}, r"history spread is -0\.1, expected a finite number of at least 0"),
         ({"dof": math.inf}, "history dof is inf, expected a finite number of at least 0"),
         ({"between": -1.0}, r"history between is -1\.0, expected a finite number of at least 0"),

@@ -287,7 +287,7 @@ def test_a_race_clears_a_figure_that_scatters_widely() -> None:
 
 
 def test_an_interval_beyond_what_is_to_be_found_accuses_when_the_race_is_over() -> None:
-    """As -76.9 % (-88.4 % to -54.3 % in 14 launches), of a run of 100 figures."""
+    """As -76.9 % (-88.4 % to -54.3 % in 14 launches), of a run of 100 metrics."""
     old = [168.0, 46.0, 69.0, 123.0, 57.0, 96.0, 110.0, 63.0, 49.0, 111.0, 173.0, 70.0, 83.0, 247.0]
     present = [22.0, 23.0, 113.0, 13.0, 46.0, 10.0, 22.0, 69.0, 59.0, 18.0, 23.0, 31.0, 15.0, 41.0]
     judge = judge_of(STEADY, tests=300)

@@ -174,7 +174,7 @@ def test_a_run_without_a_record_is_red_and_says_once_how_to_record(tmp_path: Pat
     ended = project.run(project.main)
     assert ended.failed == "Test", ended.log
     line = (
-        "no baseline, or a stale one, for 2 figures of 1 test: to record them, start the workflow by hand with "
+        "no baseline, or a stale one, for 2 metrics of 1 test: to record them, start the workflow by hand with "
         'update-baselines, or run: pytest "tests/gpu/test_step.py" -m perf --gpus 2 --update-baselines --baselines '
         '"baselines" --reason "why"'
     )

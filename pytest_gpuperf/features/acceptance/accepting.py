@@ -135,7 +135,7 @@ def _written(wanted: Wanted, results: Results, acceptance: Acceptance) -> list[s
         except BaselineError as error:
             told.append(f"{what} not written: {error}")
     if wanted.report is None and acceptance.fitness is not Fitness.FIT:
-        told.append("all figures and failures on one page: the same command with --report=page.html")
+        told.append("all metrics and failures on one page: the same command with --report=page.html")
     return told
 
 

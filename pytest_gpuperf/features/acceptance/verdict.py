@@ -193,7 +193,7 @@ def _remarks(seen: Seen, rows: Iterable[Row]) -> Iterable[str]:
     for verdict in seen.verdicts:
         name = component_of(verdict.test, verdict.metric_name)
         if name not in bad and (_is_below(verdict) or verdict.outcome is Outcome.UNDECIDED):
-            yield f"{name}: {_in_words(verdict)}, alone among its figures"
+            yield f"{name}: {_in_words(verdict)}, alone among its metrics"
     for row in rows:
         if row.state is State.OK and (worthless := _worthless(row.component, seen)):
             more = f"; {len(worthless) - 1} more" if len(worthless) > 1 else ""
@@ -304,7 +304,7 @@ def _broken(failed: Sequence[Ran]) -> str:
 
 def _slow(below: Sequence[Verdict], verdicts: Sequence[Verdict], seen: Seen) -> str:
     worst = below[0]
-    more = f"; {len(below)} of {format_count(len(verdicts), 'figure')}" if len(below) > 1 else ""
+    more = f"; {len(below)} of {format_count(len(verdicts), 'metric')}" if len(below) > 1 else ""
     lost = format_percent(1 - math.exp(-_loss(worst)) if worst.metric.better == "higher" else math.expm1(_loss(worst)))
     unfit = sorted({tripped_in_words(one.metric.invalid) for one in below if one.metric.invalid})
     why = f"; {unfit[0]}" if unfit else ""
@@ -339,7 +339,7 @@ def _well(judged: Sequence[Verdict], verdicts: Sequence[Verdict]) -> str:
     found = f"; a loss of {format_percent(statistics.median(seen))} is seen" if seen else ""
     shown = len(verdicts) - len(judged)
     more = f"; {shown} shown" if shown else ""
-    return f"{value}; {format_count(len(judged), 'figure')}: {_sources(judged)}{found}{more}"
+    return f"{value}; {format_count(len(judged), 'metric')}: {_sources(judged)}{found}{more}"
 
 
 def _sources(verdicts: Sequence[Verdict]) -> str:
@@ -367,7 +367,7 @@ def _why_not(verdicts: Sequence[Verdict], ran: Sequence[Ran], seen: Seen) -> str
         first = verdicts[0]
         value = f"{_short(first.test)} {first.metric_name} {format_value(first.metric.value, first.metric.unit)}"
         what = "no record, reference or model" if first.metric.scope != "host" else "it depends on the host"
-        return f"{what}: {format_count(len(verdicts), 'figure')} shown, {value}"
+        return f"{what}: {format_count(len(verdicts), 'metric')} shown, {value}"
     own = [one for one in ran if component_of(one.test).startswith(subject_of(one.test))]
     skips = Counter(one.reason for one in own or ran if one.outcome == "skipped")
     return skips.most_common(1)[0][0] if skips else "no test of it ran"

@@ -63,7 +63,7 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
     if race_options(config).against is not None:
         raise pytest.UsageError(
             "--against, --against-python and --bisect race two codes on one machine, as no other code is checked "
-            "out on the nodes of a cluster: drop --cluster; its figures are held against its record"
+            "out on the nodes of a cluster: drop --cluster; its metrics are held against its record"
         )
     if (reason := config.hook.pytest_gpuperf_needs_one_machine(config=config)) is not None:
         raise pytest.UsageError(f"{reason}: drop --cluster")

@@ -28,7 +28,7 @@ def explain_line(
         else ""
     )
     return (
-        f"explain: {format_count(figures, 'figure')} moved and {', '.join(variables)} "
+        f"explain: {format_count(figures, 'metric')} moved and {', '.join(variables)} "
         f"{'differs' if len(variables) == 1 else 'differ'} from the record: a race with the record's "
         f"{'value' if len(variables) == 1 else 'values'} takes {usual} if launches are steady, at most {most}{then}"
     )

@@ -26,7 +26,7 @@ from pytest_gpuperf.verdicts.race import MOST_BLOCKS
 from pytest_gpuperf.verdicts.shares import logs_of, of_launches, share_of
 from pytest_gpuperf.verdicts.verdict import Verdict
 
-_NO_TIME = "no time was left: raise --race-budget"
+_NO_TIME = "time ran out: raise --race-budget"
 
 
 class PresentArms(Protocol):

@@ -13,7 +13,7 @@ def add(commands: Commands) -> None:
     command = commands.add_parser("fleet", help="compare the results of many hosts; exit code 1 if one is slow")
     command.set_defaults(run=_fleet, refuse=command.error)
     command.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results of --gpuperf-json, of each host")
-    command.add_argument("--openmetrics", type=Path, metavar="FILE", help="write all figures as OpenMetrics text")
+    command.add_argument("--openmetrics", type=Path, metavar="FILE", help="write all metrics as OpenMetrics text")
 
 
 def _fleet(options: argparse.Namespace) -> tuple[list[str], bool]:
@@ -28,8 +28,8 @@ def _fleet(options: argparse.Namespace) -> tuple[list[str], bool]:
     compared = outliers.compare(fleet.figures)
     if not compared:
         raise CommandError(
-            f"no figure could be compared: got {format_count(len(fleet.figures), 'figure')} of "
-            f"{format_count(len(fleet.hosts), 'host')}, expected a figure that {outliers.LEAST_HOSTS} hosts or more "
+            f"no metric could be compared: got {format_count(len(fleet.figures), 'metric')} of "
+            f"{format_count(len(fleet.hosts), 'host')}, expected a metric that {outliers.LEAST_HOSTS} hosts or more "
             "measured: name the results of more hosts, of runs of the same tests"
         )
     lines = fleet_lines(fleet, compared)

@@ -25,7 +25,7 @@ def fleet_lines(fleet: Fleet, compared: Sequence[Compared]) -> list[str]:
         lines += [f"  {_figure(one, standing)}" for one, standing in sorted(found, key=lambda pair: -pair[1].z)]
     few = len(fleet.figures) - len(compared)
     if few:
-        lines.append(f"not compared: {format_count(few, 'figure')} of fewer than {LEAST_HOSTS} hosts")
+        lines.append(f"not compared: {format_count(few, 'metric')} of fewer than {LEAST_HOSTS} hosts")
     lines += [f"left out: {cut(line, 400)}" for line in fleet.left_out]
     lines.append(_summary(fleet, compared, len(by_host)))
     return lines
@@ -50,7 +50,7 @@ def _fraction(one: Compared, standing: Standing) -> float:
 
 
 def _summary(fleet: Fleet, compared: Sequence[Compared], slow: int) -> str:
-    hosts, figures = format_count(len(fleet.hosts), "host"), format_count(len(compared), "figure")
+    hosts, figures = format_count(len(fleet.hosts), "host"), format_count(len(compared), "metric")
     what = f"{hosts} of {fleet.hardware_key}, {figures} compared: {slow or 'none'} slow"
     seen = statistics.median(one.seen for one in compared)
-    return f"{what}; a loss of {format_percent(seen)} is seen in half of the figures"
+    return f"{what}; a loss of {format_percent(seen)} is seen in half of the metrics"

@@ -13,7 +13,7 @@ from pytest_gpuperf.features.fleet.results_of_hosts import Fleet
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 _FAMILIES: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
-    ("gpuperf_figure", "A figure of one host, in the SI unit that its label names.", lambda standing: standing.value),
+    ("gpuperf_figure", "A metric of one host, in the SI unit that its label names.", lambda standing: standing.value),
     ("gpuperf_fleet_loss", "Difference of logarithms to the median of all hosts, worse above 0.", lambda s: s.loss),
     ("gpuperf_fleet_z", "That loss over the robust spread between hosts.", lambda standing: standing.z),
     ("gpuperf_fleet_slow", "1 if chance does not explain the loss, else 0.", lambda standing: float(standing.slow)),

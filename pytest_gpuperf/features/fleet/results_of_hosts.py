@@ -95,7 +95,7 @@ def _require_alike(path: Path, candidate: Baselines, first_path: Path, first: Ba
         problem = f"is of {candidate.hardware_key!r}, expected {first.hardware_key!r} as in {str(first_path)!r}"
         raise ResultsError(path, problem, "compare hosts of one hardware, each kind by itself")
     if why := difference(first.match, candidate.match):
-        raise ResultsError(path, f"{why} as in {str(first_path)!r}: their figures cannot be compared", FOLDER)
+        raise ResultsError(path, f"{why} as in {str(first_path)!r}: their metrics cannot be compared", FOLDER)
 
 
 def _names(candidates: Sequence[Baselines]) -> dict[tuple[str, str], str]:

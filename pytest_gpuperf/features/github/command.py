@@ -11,7 +11,7 @@ from pytest_gpuperf.commands import Commands
 
 def add(commands: Commands) -> None:
     """Adds the command."""
-    command = commands.add_parser("comment", help="write the figures of results into one comment of a pull request")
+    command = commands.add_parser("comment", help="write the metrics of results into one comment of a pull request")
     command.set_defaults(run=_comment, refuse=command.error)
     command.add_argument("file", type=Path, metavar="RESULTS", help="results of --gpuperf-json")
     command.add_argument("--pull-request", type=int, required=True, metavar="NUMBER", help="which one")

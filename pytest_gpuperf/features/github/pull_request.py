@@ -132,5 +132,5 @@ def comment_of(results: Path) -> tuple[str, str]:
     findings = Findings()
     findings.verdicts += loaded.verdicts
     findings.unchecked += [(one.test, one.metric_name) for one in loaded.unchecked]
-    closing = [] if loaded.verdicts else ["the results hold no figures"]
+    closing = [] if loaded.verdicts else ["the results hold no metrics"]
     return loaded.candidate.hardware_key, markdown(findings, closing, COMMENT_LIMIT)

@@ -322,7 +322,7 @@ class Content:
             bodies = "its body" if len(self.tried) == 1 else "their bodies"
             said.insert(0, f"smoke: {tried} ran {bodies} once, and nothing was timed.")
         if self._tests:
-            measured = f"{format_count(len(self._tests), 'test')} with figures"
+            measured = f"{format_count(len(self._tests), 'test')} with metrics"
             said.insert(0, f"{measured}: {figures}." if figures else f"{measured}, none of them worse.")
         return " ".join(said) or "No test ran on ranks."
 
@@ -607,7 +607,7 @@ def _why_not_judged(verdict: Verdict) -> str:
         case Outcome.UNDECIDED, Reason.OPEN:
             return "slower, but the launches differ too much to decide"
         case Outcome.UNDECIDED, Reason.BUDGET:
-            return "slower, but no time was left to decide"
+            return "slower, but time ran out before it was decided"
         case Outcome.UNDECIDED, Reason.CANNOT_RACE:
             return "slower, but it could not race the old code"
         case Outcome.UNDECIDED, Reason.ASKED:

@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gpuperf-report",
         dest=_DEST,
         metavar="FILE",
-        help="write a page of HTML with figures, verdicts, charts and failures to FILE",
+        help="write a page of HTML with metrics, verdicts, charts and failures to FILE",
     )
 
 

@@ -162,7 +162,7 @@ def test_a_row_without_a_header_is_refused() -> None:
 
 
 def test_no_row_names_the_last_line() -> None:
-    with pytest.raises(OutputError, match="no row of figures; its last line is '# Collective test concluded: x'"):
+    with pytest.raises(OutputError, match="no row of metrics; its last line is '# Collective test concluded: x'"):
         parse_text("USAGE: x\n# Collective test concluded: x\n\n")
 
 
@@ -196,7 +196,7 @@ def test_json_counts_wrong_elements() -> None:
     [
         (report()[:200], "JSON ends or breaks at line 1"),
         (json.dumps({"version": 3}), "the file: expected 'results', got version"),
-        (json.dumps({"results": []}), r"no row of figures: got results \[\]"),
+        (json.dumps({"results": []}), r"no row of metrics: got results \[\]"),
         (
             report(in_place={"cpu_time": 3.0, "bus_bw": 1.0, "nwrong": None}),
             r"results\[0\].in_place: expected 'time', got cpu_",

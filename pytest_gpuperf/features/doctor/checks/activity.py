@@ -64,7 +64,7 @@ def _processes(facts: Facts) -> Iterator[Finding]:
         yield warning(
             "foreign processes",
             f"{gpus(busy)}: other processes compute on them: {who}",
-            "they take memory, clocks and bandwidth: figures are of both together",
+            "they take memory, clocks and bandwidth: metrics are of both together",
             "wait until they have ended, or choose other GPUs with CUDA_VISIBLE_DEVICES",
         )
     full = [

@@ -39,7 +39,7 @@ def check(facts: Facts) -> Iterator[Finding]:
         yield warning(
             "gpu kinds",
             f"the machine has different GPUs: {several(sorted(names))}",
-            "a collective is as slow as its slowest GPU, and figures of such a mixture have a key of their own",
+            "a collective is as slow as its slowest GPU, and metrics of such a mixture have a key of their own",
             "use GPUs of one kind in a run, through CUDA_VISIBLE_DEVICES",
         )
     else:

@@ -43,7 +43,7 @@ def _ecc(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
         yield warning(
             "ecc",
             f"{gpus(pending)}: ECC changes with the next reset",
-            "memory size and bandwidth change with it, so figures before and after cannot be compared",
+            "memory size and bandwidth change with it, so metrics before and after cannot be compared",
             "reset the GPU now: nvidia-smi --gpu-reset",
         )
     if not off and not pending:

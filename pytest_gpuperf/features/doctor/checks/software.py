@@ -103,7 +103,7 @@ def _required(facts: Facts) -> Iterator[Finding]:
         yield warning(
             "library versions",
             words,
-            "figures and failures are of a combination that nobody tested; for NCCL it may be on purpose",
+            "metrics and failures are of a combination that nobody tested; for NCCL it may be on purpose",
             "pip install --force-reinstall the versions that torch requires, or record why",
         )
     elif any(name in software.packages for name in software.required):

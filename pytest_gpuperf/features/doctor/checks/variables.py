@@ -109,7 +109,7 @@ def _costly(facts: Facts) -> Iterator[Finding]:
         yield severity(
             "variables",
             f"{name}={value}{origin(facts, name)}: {effect}",
-            "figures are of this setting, and not of the machine",
+            "metrics are of this setting, and not of the machine",
             f"unset {name}, unless you measured that it helps here or the operator of the machine set it",
         )
 
