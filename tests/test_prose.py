@@ -105,9 +105,9 @@ def texts(module: Path, *, docstrings: bool = True) -> Iterator[str]:
     tree = ast.parse(module.read_text(encoding="utf-8"))
     expressions = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
-            if docstrings or id(node) not in expressions:
-                yield node.value
+        is_wanted = docstrings or id(node) not in expressions
+        if is_wanted and isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.value
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,8 @@ def same_code_line(number: int, most: int, commit: str, tests: Sequence[str], se
         tests: The suspects.
         seconds: That the launch will take.
     """
-    return f"timing the code of the baseline ({commit}), launch {number} of {most} ({lasting(seconds)}): {', '.join(tests)}"
+    beginning = f"timing the code of the baseline ({commit}), launch {number} of {most}"
+    return f"{beginning} ({lasting(seconds)}): {', '.join(tests)}"
 
 
 def bisecting_line(commit: str, subject: str, tests: int, left: int) -> str:

@@ -285,9 +285,7 @@ def test_what_an_earlier_group_of_the_same_name_issued_is_no_reason(pool: Pool, 
 def test_a_broadcast_whose_root_is_slow_is_given_its_time(run: Run) -> None:
     # Rank 0 never issued it, which need not keep rank 2 from getting what it waits for.
     start = time.monotonic()
-    with pytest.raises(
-        CollectiveMismatch, match=r"rank [12] waits in broadcast Float\[4\]; rank 0 returned without it"
-    ):
+    with pytest.raises(CollectiveMismatch, match=r"rank [12] waits in broadcast Float\[4\]; rank 0 returned"):
         run(a_broadcast_whose_root_is_slow)
     assert time.monotonic() - start >= SLOW
 

@@ -48,6 +48,6 @@ def test_a_run_whose_figures_are_all_decided_says_nothing() -> None:
 def test_figures_that_are_only_shown_are_one_line() -> None:
     noisy = replace(SAME, outcome=Outcome.UNJUDGED, reason=Reason.NOISY)
     assert noisy_lines([SAME, noisy]) == [
-        "too noisy to judge well: 1 metric: launches or machines differ so much that a loss of 10.0 % could be missed; a "
-        "metric fails only if it loses half of its speed"
+        "too noisy to judge well: 1 metric: launches or machines differ so much that a loss of 10.0 % could be missed; "
+        "a metric fails only if it loses half of its speed"
     ]
