@@ -29,12 +29,22 @@ def coverage() -> Coverage:
     return made
 
 
+def test_sites_whose_faults_change_nothing_are_counted() -> None:
+    made = coverage()
+    site = Site("/src/d.py", 6, "all_reduce", "", 0)
+    made.see(site, Calls(Family.REDUCE, 1, 2, True), "test_it.py::test_0")
+    made.judged += [Judged(Fault(site, kind), Outcome.EQUIVALENT) for kind in (Kind.NOTHING, Kind.TAIL)]
+    assert "not counted: 2 faults that changed no bit of what the programs came to; 1 site has no others" in list(
+        coverage_lines(made, ROOT, None, verbose=False)
+    )
+
+
 def test_the_worst_site_comes_first_and_a_guarded_one_is_counted() -> None:
     assert list(coverage_lines(coverage(), ROOT, None, verbose=False)) == [
         "2 of 4 faults noticed (50 %), at 3 call sites, in 1 s",
-        "b.py:4 all_gather over tp: 1 of 1 faults unnoticed: nothing",
+        "b.py:4 all_gather over tp: no test noticed 1 of 1 faults: nothing",
         "    reached by test_0, test_1, test_2 and 2 more",
-        "a.py:3 all_reduce: 1 of 2 faults unnoticed: bf16",
+        "a.py:3 all_reduce: no test noticed 1 of 2 faults: bf16",
         "    reached by test_0",
         "every fault was noticed at 1 site (-v lists them)",
         "not counted: 1 fault at sites that no program came by again",
@@ -50,3 +60,24 @@ def test_verbose_lines_name_every_test_and_every_site() -> None:
 
 def test_a_file_outside_of_the_root_keeps_its_whole_path() -> None:
     assert site_text(Site("/other/c.py", 5, "send", "a subgroup", 1), ROOT) == "/other/c.py:5 send over a subgroup"
+
+
+def test_a_share_counts_only_if_each_site_had_a_fault() -> None:
+    """However high it is: the most telling sites may be those that there was no time for."""
+    made = coverage()
+    assert list(coverage_lines(made, ROOT, 50, verbose=False))[-1].startswith("not counted: ")
+    assert list(coverage_lines(made, ROOT, 51, verbose=False))[-1] == (
+        "FAILED --mutate-fail-under=51: the tests notice 50.0 %"
+    )
+    late = Site("/src/d.py", 6, "all_reduce", "", 0)
+    made.see(late, Calls(Family.REDUCE, 1, 2, True), "test_it.py::test_0")
+    made.left_over = {
+        Fault(late, Kind.NOTHING),
+        Fault(late, Kind.BF16),
+        Fault(Site("/src/a.py", 3, "all_reduce", "", 0), Kind.TAIL),
+    }
+    lines = list(coverage_lines(made, ROOT, 10, verbose=False))
+    assert lines[1] == "the time was up before 3 more faults, all those of 1 site among them"
+    assert lines[-1] == (
+        "FAILED --mutate-fail-under=10: no fault was tried at 1 of 4 call sites: give --mutate more seconds"
+    )

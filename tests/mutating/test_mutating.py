@@ -108,7 +108,7 @@ def test_strong_shape(ranks):
     assert lines[0].startswith("7 of 12 faults noticed (58 %), at 2 call sites, in ")
     where = line("dist.all_gather(parts, x)")
     assert lines[1:4] == [
-        f"programs.py:{where} all_gather: 5 of 5 faults unnoticed: {faults}",
+        f"programs.py:{where} all_gather: no test noticed 5 of 5 faults: {faults}",
         "    reached by test_shape[2ranks]",
         # Of two tests that reach it one notices all.
         "every fault was noticed at 1 site (-v lists them)",
@@ -128,7 +128,7 @@ def test_ends(ranks, kind):
     found = "\n".join(run.section("communication coverage"))
     # Its sums of gradients go by C++, and a test of the exit alone notices nothing.
     unnoticed = "nothing, 1/R, one rank left out, stale, x R, tail not sent, max, last call does nothing, bf16"
-    assert f"programs.py:{backward} all_reduce in Tensor.backward: 9 of 9 faults unnoticed: {unnoticed}" in found
+    assert f"programs.py:{backward} all_reduce in Tensor.backward: no test noticed 9 of 9 faults: {unnoticed}" in found
     assert f"programs.py:{backward} reduce_scatter_tensor in Tensor.backward: " in found
     assert f"programs.py:{forward} all_gather_into_tensor in FSDPLinear.forward: " in found
     assert f"programs.py:{made} broadcast in DistributedDataParallel.__init__" in found
@@ -221,7 +221,7 @@ def test_shape_of_value(value):
     lines = run.section("communication coverage")
     # A fixture that were kept would carry its fault into the runs of the test that notices all the others.
     assert lines[0].startswith("6 of 11 faults noticed (55 %)")
-    assert "5 of 5 faults unnoticed" in lines[1]
+    assert "no test noticed 5 of 5 faults" in lines[1]
     assert "reached by test_shape[2ranks]" in lines[2]
     assert "left out:" not in "\n".join(lines)
 
@@ -249,8 +249,10 @@ def test_a_share_below_the_threshold_fails_the_run(tmp_path: Path) -> None:
 def test_a_budget_ends_the_faults_after_each_site_had_its_first(tmp_path: Path) -> None:
     run = run_pytest(write(tmp_path, sources(STRONG, WEAK)), "--mutate=1e-9", "--mutate-fail-under=1")
     lines = run.section("communication coverage")
-    assert lines[1] == "the time was up before 12 more faults"
-    assert lines[-1] == "FAILED --mutate-fail-under=1: no fault could be judged"
+    assert lines[1] == "the time was up before 12 more faults, all those of 2 sites among them"
+    assert lines[-1] == (
+        "FAILED --mutate-fail-under=1: no fault was tried at 2 of 2 call sites: give --mutate more seconds"
+    )
     assert run.result.ret == 1
 
 

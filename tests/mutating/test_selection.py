@@ -23,7 +23,9 @@ def test_a_fault_that_a_test_of_any_worker_notices_is_noticed(tmp_path: Path) ->
     run = run_pytest(folder, "-n2", *options)
     lines = run.section("communication coverage")
     assert lines[0].startswith("7 of 12 faults noticed (58 %), at 2 call sites, in ")
-    assert lines[1].startswith(f"programs.py:{line('dist.all_gather(parts, x)')} all_gather: 5 of 5 faults unnoticed")
+    assert lines[1].startswith(
+        f"programs.py:{line('dist.all_gather(parts, x)')} all_gather: no test noticed 5 of 5 faults"
+    )
     assert "FAILED --mutate-fail-under=60: the tests notice 58.3 %" in lines
     assert run.result.ret == pytest.ExitCode.TESTS_FAILED
     form = json.loads((folder / "results.json").read_text())["features"]["mutating"]

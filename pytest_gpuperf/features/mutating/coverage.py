@@ -105,7 +105,29 @@ class Coverage:
     @property
     def counted(self) -> int:
         """How many faults a test could notice."""
-        return len(self.of(Outcome.NOTICED)) + len(self.of(Outcome.UNNOTICED))
+        return self.counted_at(None)
+
+    def counted_at(self, site: Site | None) -> int:
+        """How many faults a test could notice at one site, or at all."""
+        return len(self.of(Outcome.NOTICED, site)) + len(self.of(Outcome.UNNOTICED, site))
+
+    @property
+    def untried(self) -> int:
+        """How many sites have faults, and time for none of them."""
+        judged = {one.fault.site for one in self.judged}
+        return len({fault.site for fault in self.left_over} - judged)
+
+    def shortfall(self, fail_under: float) -> str:
+        """Return why the tests are not known to notice so much; empty if they are.
+
+        Args:
+            fail_under: the share of faults that they must notice, in percent.
+        """
+        if self.untried:
+            return f"no fault was tried at {self.untried} of {len(self.sites)} call sites: give --mutate more seconds"
+        if self.share is None:
+            return "no fault could be judged"
+        return "" if self.share >= fail_under else f"the tests notice {self.share:.1f} %"
 
     @property
     def share(self) -> float | None:

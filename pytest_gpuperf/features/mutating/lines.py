@@ -37,13 +37,14 @@ def coverage_lines(coverage: Coverage, root: Path, fail_under: float | None, *, 
         f"{format_count(len(coverage.sites), 'call site')}, in {coverage.seconds:.0f} s"
     )
     if coverage.left_over:
-        yield f"the time was up before {format_count(len(coverage.left_over), 'more fault')}"
+        where = f", all those of {format_count(coverage.untried, 'site')} among them" if coverage.untried else ""
+        yield f"the time was up before {format_count(len(coverage.left_over), 'more fault')}{where}"
     guarded = 0
     for site in coverage.worst_first():
         missed = [one.fault.kind for one in coverage.of(Outcome.UNNOTICED, site)]
         if missed:
             total = len(missed) + len(coverage.of(Outcome.NOTICED, site))
-            yield f"{site_text(site, root)}: {len(missed)} of {total} faults unnoticed: {', '.join(missed)}"
+            yield f"{site_text(site, root)}: no test noticed {len(missed)} of {total} faults: {', '.join(missed)}"
             yield f"    reached by {names(coverage.tests(site), verbose=verbose)}"
         elif coverage.of(Outcome.NOTICED, site):
             guarded += 1
@@ -52,7 +53,11 @@ def coverage_lines(coverage: Coverage, root: Path, fail_under: float | None, *, 
     if guarded and not verbose:
         yield f"every fault was noticed at {format_count(guarded, 'site')} (-v lists them)"
     if apart := len(coverage.of(Outcome.EQUIVALENT)):
-        yield f"not counted: {format_count(apart, 'fault')} that changed no bit of what the programs came to"
+        only = sum(
+            bool(coverage.of(Outcome.EQUIVALENT, site)) and not coverage.counted_at(site) for site in coverage.sites
+        )
+        where = f"; {format_count(only, 'site has', 'sites have')} no others" if only else ""
+        yield f"not counted: {format_count(apart, 'fault')} that changed no bit of what the programs came to{where}"
     if lost := len(coverage.of(Outcome.NOT_MADE)):
         yield f"not counted: {format_count(lost, 'fault')} at sites that no program came by again"
     bare = sum(not kinds(calls) for calls in coverage.sites.values())
@@ -66,9 +71,8 @@ def coverage_lines(coverage: Coverage, root: Path, fail_under: float | None, *, 
             yield f"    and {len(coverage.unreached) - len(shown)} more (-v lists them)"
     for test, why in sorted(coverage.left_out.items()):
         yield f"left out: {test}: {why}"
-    if fail_under is not None and (share is None or share < fail_under):
-        got = "no fault could be judged" if share is None else f"the tests notice {share:.1f} %"
-        yield f"FAILED --mutate-fail-under={fail_under:g}: {got}"
+    if fail_under is not None and (why := coverage.shortfall(fail_under)):
+        yield f"FAILED --mutate-fail-under={fail_under:g}: {why}"
 
 
 def site_text(site: Site, root: Path) -> str:

@@ -95,7 +95,7 @@ class Reporting:
         under = self._wishes.fail_under
         if self._coverage is None or under is None or session.exitstatus != pytest.ExitCode.OK:
             return
-        if self._coverage.share is None or self._coverage.share < under:
+        if self._coverage.shortfall(under):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
