@@ -16,7 +16,7 @@ from suites.shared.differences import differences, in_words
 from suites.shared.early import early_first
 from suites.shared.examples import DEALT
 
-EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 50, "quick": 5}
+EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 25, "quick": 5}
 WORLD_SIZE = pytest.StashKey[int | None]()
 """Of the test that runs; None if it has no ranks."""
 SHARE = "examples(share): of the profile's examples, for a drawn test whose examples are dear"

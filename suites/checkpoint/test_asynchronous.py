@@ -14,7 +14,7 @@ import torch.distributed.checkpoint as dcp
 from torch.utils._pytree import tree_map_only
 
 from pytest_gpuperf import Ranks
-from suites.checkpoint.programs.asynchronous import Begin, asynchronous_save, train_meanwhile
+from suites.checkpoint.programs.asynchronous import Begin, asynchronous_save, saved_by_one_stager, train_meanwhile
 from suites.checkpoint.programs.layouts import Layout
 from suites.checkpoint.programs.training import Setup, State, continued
 from suites.shared.comparison import assert_same
@@ -42,6 +42,18 @@ def assert_asynchronous(ranks: Ranks, folder: Path, layout: Layout, begin: Begin
 @pytest.mark.parametrize("layout", [Layout(replicate=2), Layout(shard=2), Layout(tensor=2)], ids=str)
 def test_asynchronous_save(ranks: Ranks, tmp_path: Path, layout: Layout) -> None:
     assert_asynchronous(ranks, tmp_path, layout)
+
+
+@pytest.mark.ranks(2)
+def test_one_host_copy_for_several_saves(ranks: Ranks, tmp_path: Path) -> None:
+    """Each save has the values of its own step."""
+    config = Config(layers=1, heads=4, kv_heads=4, head_dim=2, hidden=4, vocabulary=8)
+    job = Setup(config=config, layout=Layout(shard=2), seed=1)
+    folders = [tmp_path / "first", tmp_path / "second"]
+    saved = ranks.run(saved_by_one_stager, job=job, folders=folders)
+    for number, folder in enumerate(folders):
+        got = ranks.run(continued, job=job, folder=folder, after=0)
+        assert_same([run.checkpoint.unpacked() for run in got], [of_rank[number].unpacked() for of_rank in saved])
 
 
 def cloned_and_saved(state: State, writer: dcp.FileSystemWriter, group: dist.ProcessGroup) -> Future[Any]:

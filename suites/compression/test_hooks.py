@@ -27,8 +27,13 @@ def assert_steps(got: list[list[list[torch.Tensor]]], expected: list[list[torch.
 @pytest.mark.parametrize("hook", ["float16", "bfloat16"])
 @given(seed=seeds)
 def test_what_sixteen_bits_hold(ranks: Ranks, hook: str, seed: int) -> None:
-    """Twice a whole number of 6 bits, on each of two ranks: half of their sum has 8 bits at most."""
+    """Twice a whole number of 6 bits, on each of two ranks: half of their sum has 8 bits at most.
+
+    bfloat16 holds them times 2**80 too, and float16 times 2**-24: beyond its normal numbers, each divides 2**-24.
+    """
+    scale = 2.0**80 if hook == "bfloat16" else 2.0**-24
     gradients = [2 * integers((3, 8), torch.float32, seed=seed * 8 + rank, low=-63, high=63) for rank in range(2)]
+    gradients = [torch.cat([gradient, gradient * scale]) for gradient in gradients]
     mean = torch.stack(gradients).mean(0)
     got = ranks.run(steps, hook=hook, gradients=[[gradient] for gradient in gradients], number=STEPS)
     assert_steps(got, [[mean] * 2] * STEPS)

@@ -15,7 +15,10 @@ from pytest_gpuperf import Context, Ranks
 from suites.context_parallel.bounds import Arithmetic, by_hand, in_kernels
 from suites.context_parallel.programs import attention as programs
 from suites.context_parallel.programs.attention import SEQUENCE, Attention, Layout, Positions, positions
+from suites.context_parallel.programs.buffers import cut_and_joined
 from suites.context_parallel.reference import assert_attends, drawn, fixed, tokens_of_ranks
+from suites.shared.comparison import assert_same
+from suites.shared.inputs import integers
 from suites.shared.late_messages import late_messages
 from suites.shared.step import Tensors, each_step, once
 from suites.shared.strategies import seeds, worlds
@@ -152,6 +155,25 @@ def test_your_own_attention(ranks: Ranks, layout: Layout) -> None:
     tensors = fixed(ranks)
     got = ranks.run(once, programs.attend, attention=gathered_attention, causal=True, layout=layout, **tensors)
     assert_attends(got, tensors, causal=True, layout=layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_buffers_that_torch_cuts(ranks: Ranks, layout: Layout) -> None:
+    """Of two sequences of a batch, and of a tensor whose first dimension is the sequence."""
+    length = 4 * ranks.world_size
+    tokens = integers((2, length, 3), torch.float64, seed=1)
+    places = integers((length, 2), torch.float64, seed=2)
+    got = ranks.run(cut_and_joined, tokens=tokens, places=places, layout=layout)
+    expected = [
+        {
+            "tokens": tokens[:, held],
+            "tokens afterwards": tokens,
+            "places": places[held],
+            "tokens together": tokens,
+        }
+        for held in tokens_of_ranks(length, ranks.world_size, layout)
+    ]
+    assert_same(got, expected)
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "all"])

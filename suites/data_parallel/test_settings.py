@@ -14,6 +14,7 @@ from suites.data_parallel.programs.settings import (
     SETTINGS,
     buffers,
     configured,
+    converted,
     stopped,
 )
 from suites.shared.comparison import assert_same
@@ -41,18 +42,37 @@ def test_as_one_device(ranks: Ranks, setting: str, seed: int) -> None:
 @pytest.mark.parametrize("argument", ["forward_sync_buffers", "broadcast_buffers"])
 @pytest.mark.parametrize("sync", [True, False])
 def test_buffers(ranks: Ranks, argument: str, sync: bool) -> None:
-    """Rank 0's are sent before each forward, or none; at first they are sent unless it is the older argument."""
+    """Rank 0's are sent before each forward, or none; at first they are sent unless it is the older argument.
+
+    After a forward without a reduction the parameters are those of before, and torch sends no buffers either. A forward
+    may write into its buffer, or make a new one.
+    """
     if argument not in inspect.signature(DistributedDataParallel).parameters:
         pytest.skip(f"torch {torch.__version__} has no {argument} of DistributedDataParallel")
-    steps = 3
     own = not sync and argument == "broadcast_buffers"
-    expected = []
+    expected: list[list[int]] = []
     for rank in range(2):
-        start = 10 * rank if own else 0
-        each = [start + (1 + rank) * step for step in range(1, steps + 1)]
-        expected.append([step + rank for step in range(1, steps + 1)] if sync else each)
-    got = ranks.run(buffers, argument=argument, sync=sync, steps=steps)
-    assert got == expected, f"buffers of each rank after each step: {got}, not {expected}"
+        value = 10 * rank if own else 0
+        # Before the second step there is a forward more, before which buffers are sent, and they aren't after it.
+        sent, more = (0, 1, 3), (1, 2, 1)  # rank 0's buffer when it is sent, and forwards since then
+        values = []
+        for before, forwards in zip(sent, more, strict=True):
+            value = (before if sync else value) + forwards + rank
+            values.append(value)
+        expected.append(values)
+    for replaced in (False, True):
+        got = ranks.run(buffers, argument=argument, sync=sync, steps=3, replaced=replaced)
+        for rank, (have, want) in enumerate(zip(got, expected, strict=True)):
+            assert have == want, f"replaced={replaced}, rank {rank}: buffers after each step {have}, expected {want}"
+
+
+@pytest.mark.ranks(4)
+def test_batch_norm_of_a_group(ranks: Ranks) -> None:
+    """Layers at every depth look at the group's ranks, and keep their settings."""
+    for rank, layers in enumerate(ranks.run(converted)):
+        pair = [rank // 2 * 2, rank // 2 * 2 + 1]
+        expected = {"norm": (pair, 0.25, None, True), "inner.1": (pair, 1e-5, 0.1, False)}
+        assert layers == expected, f"rank {rank}: layers {layers}, expected {expected}"
 
 
 @pytest.mark.ranks(2)

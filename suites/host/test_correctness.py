@@ -50,8 +50,10 @@ def visited(ring: Ring) -> Iterator[int]:
 def test_a_ring_visits_every_place_once(places: int, seed: int) -> None:
     ring = Ring.of(random_order(places, seed=seed))
     order = list(visited(ring))
-    assert order == ring.order.tolist()
-    assert sorted(order) == list(range(places))
+    for step, (got, want) in enumerate(zip(order, ring.order.tolist(), strict=True)):
+        assert got == want, f"step {step} of {places} is at place {got}, expected place {want}"
+    missed = sorted({*range(places)} - {*order})
+    assert not missed, f"places {missed[:5]} of {places} are never visited"
 
 
 def test_no_prefetcher_guesses_the_order() -> None:
@@ -97,7 +99,10 @@ def around(ctx: Context, program: Callable[[], object]) -> None:
     """The program leaves the rank's own thread where it is, also if it raises."""
     before = places_of(ctx)
     program()
-    assert places_of(ctx) == before
+    after = places_of(ctx)
+    assert after == before, (
+        f"rank {ctx.rank}: cores and torch's threads are {after}, expected those of before: {before}"
+    )
 
 
 def failing(core: int) -> cores.Task:
@@ -151,9 +156,9 @@ def test_a_core_that_fails_is_named_and_not_those_that_wait_for_it() -> None:
 @pytest.mark.ranks(2)
 def test_only_rank_0_keeps_the_cores_busy(ranks: Ranks, chase: Chase) -> None:
     times, other = ranks.run(cores.spinning, seconds=0.0, each=100, **OWN)
-    assert times is not None
-    assert len(times) == len(CORES)
-    assert other is None
+    assert times is not None, "rank 0 has no times"
+    assert len(times) == len(CORES), f"rank 0 has times of {len(times)} cores, expected {len(CORES)}"
+    assert other is None, f"rank 1 has times, expected none: {other}"
 
 
 def test_the_cores_of_another_host_are_not_taken_for_ours() -> None:
@@ -223,9 +228,12 @@ def test_memory_of_this_host(ranks: Ranks, chase: Chase) -> None:
     """The program checks its own copies and chases; here are as many figures as there are nodes and samples."""
     (found,) = ranks.run(memory.memory, nbytes=8192, steps=5, samples=3, least=1024, seconds=0.0, **OWN)
     nodes = memory.nodes_of(CORES)
-    assert found.nodes == tuple(nodes)
-    assert [[len(samples) for samples in row] for row in found.latencies] == [[3] * len(nodes)] * len(nodes)
-    assert [len(times) for times in found.copies] == [len(own) for own in nodes.values()]
+    assert found.nodes == tuple(nodes), f"nodes {found.nodes}, expected {tuple(nodes)}"
+    for here, row in zip(nodes, found.latencies, strict=True):
+        for there, samples in zip(nodes, row, strict=True):
+            assert len(samples) == 3, f"from node {here} to {there}: {len(samples)} samples of latency, expected 3"
+    for (node, own), times in zip(nodes.items(), found.copies, strict=True):
+        assert len(times) == len(own), f"node {node}: copies of {len(times)} cores, expected {len(own)}"
     assert found.part == [max(1024, 8192 // len(own)) // LINE * LINE for own in nodes.values()]
 
 

@@ -128,7 +128,8 @@ def trained_alone(
     for (tokens, target), max_norm in zip(given_case.batches, max_norms, strict=True):
         leaves = {name: value.requires_grad_() for name, value in weights.items()}
         valid = target != IGNORED
-        of_tokens = -predicted(leaves, given_case.config, tokens).gather(-1, target.clamp(min=0)[..., None]).squeeze(-1)
+        chosen = target.clamp(min=0)[..., None]
+        of_tokens = -predicted(leaves, given_case.config, tokens).take_along_dim(chosen, -1).squeeze(-1)
         mean = (of_tokens * valid).sum() / valid.sum()
         gradients = dict(zip(leaves, torch.autograd.grad(mean, list(leaves.values())), strict=True))
         norm = torch.cat([gradient.flatten() for gradient in gradients.values()]).norm()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
 from suites.hybrid.programs import training as programs
-from suites.hybrid.programs.combinations import Features, combined
+from suites.hybrid.programs.combinations import Features, combined, replicates
 from suites.hybrid.programs.training import Mesh
 from suites.hybrid.reference import DTYPE, MAX_NORMS, STEPS, Case, assert_near, case, one_device
 from suites.shared.course import BEYOND, IGNORED
@@ -73,19 +73,19 @@ def always(test: Callable[..., None]) -> Callable[..., None]:
     """Two combinations that no run leaves out; the thorough profile draws them, and so can look for smaller ones."""
     if THOROUGH:
         return test
-    first = example({"shard": 2, "tp": 2}, True, False, True, True, True, True, True, "1F1B", 1)
-    second = example({"pp": 2, "cp": 2}, True, False, False, False, False, True, True, "GPipe", 1)
+    first = example({"shard": 2, "tp": 2}, True, False, 2, True, True, True, True, "1F1B", 1)
+    second = example({"shard": 2, "cp": 2}, True, False, 1, True, True, True, True, "GPipe", 1)
     return first(second(test))
 
 
 @pytest.mark.long
 @pytest.mark.ranks(4)
-@pytest.mark.examples(1.0 if THOROUGH else 0.06)  # each builds a model and its process groups on every rank
+@pytest.mark.examples(1.0 if THOROUGH else 0.04)  # each builds a model and its process groups on every rank
 @given(
     mesh=st.sampled_from(MESHES),
     recompute=st.booleans(),
     compiled=st.booleans() if THOROUGH else st.just(False),  # seconds on each rank
-    gathered=st.booleans(),
+    zero=st.sampled_from([3, 2, 1, 0]),
     accumulate=st.booleans(),
     lazy=st.booleans(),
     clips=st.booleans(),
@@ -99,7 +99,7 @@ def test_as_one_device(
     mesh: Mesh,
     recompute: bool,
     compiled: bool,
-    gathered: bool,
+    zero: int,
     accumulate: bool,
     lazy: bool,
     clips: bool,
@@ -107,7 +107,8 @@ def test_as_one_device(
     schedule: str,
     seed: int,
 ) -> None:
-    features = Features(recompute=recompute, compiled=compiled, gathered=gathered, accumulate=accumulate, lazy=lazy)
+    stage = zero if zero > 1 or replicates(mesh) else 3
+    features = Features(recompute=recompute, compiled=compiled, zero=stage, accumulate=accumulate, lazy=lazy)
     drawn = case(mesh, config=CONFIG, length=8, microbatch=1, microbatches=2, seed=seed, schedule=schedule)
     assert_combined(ranks, padded(drawn, seed) if pads else drawn, features, clips)
 

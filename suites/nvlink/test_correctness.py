@@ -18,6 +18,7 @@ from pytest_gpuperf import Context, GiB, MiB, Ranks
 from suites.nvlink.programs import copies as programs
 from suites.nvlink.programs import orders, paths
 from suites.shared.bits import bits_of
+from suites.shared.comparison import assert_close
 from suites.shared.moved_clock import copies_lasting
 from suites.shared.step import Step
 from suites.shared.strategies import dtypes, seeds, worlds
@@ -78,9 +79,12 @@ def test_what_is_copied_and_how_it_is_checked(ranks: Ranks) -> None:
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "together"])
 def test_ways_over_the_link(ranks: Ranks, access: paths.Access, alone: bool) -> None:
     told = ranks.run(paths.rates, engine="copy_engine", access=access, alone=alone, nbytes=70_016, samples=2, copies=2)
-    acting = [of_rank for of_rank in told if of_rank is not None]
-    assert len(acting) == (1 if alone else ranks.world_size)
-    assert all(len(samples) == 2 and min(samples) > 0 for samples in acting)
+    acting = {rank: of_rank for rank, of_rank in enumerate(told) if of_rank is not None}
+    expected = [0] if alone else list(range(ranks.world_size))
+    assert list(acting) == expected, f"ranks {list(acting)} have bandwidths, expected ranks {expected}"
+    for rank, samples in acting.items():
+        assert len(samples) == 2, f"rank {rank}: {len(samples)} samples, expected 2: {samples}"
+        assert min(samples) > 0, f"rank {rank}: bandwidths {samples} in B/s, expected more than 0"
 
 
 def told_rates(ctx: Context, copies: int, alone: bool) -> list[float] | None:
@@ -94,8 +98,9 @@ def told_rates(ctx: Context, copies: int, alone: bool) -> list[float] | None:
 @pytest.mark.parametrize("copies", [1, 3])
 def test_a_rate_is_that_of_one_copy(ranks: Ranks, copies: int) -> None:
     rates = [64.0, 32.0, 64.0, 32.0]
-    assert ranks.run(told_rates, copies, alone=True) == [rates, None]
-    assert ranks.run(told_rates, copies, alone=False) == [rates, rates]  # of one direction each
+    for alone, expected in ((True, [rates, None]), (False, [rates, rates])):  # of one direction each
+        for rank, (got, want) in enumerate(zip(ranks.run(told_rates, copies, alone=alone), expected, strict=True)):
+            assert got == want, f"rank {rank}, alone={alone}: bandwidths {got} in B/s, expected {want}"
 
 
 def rates_of_a_copy_that_stops(ctx: Context, after: int) -> None:
@@ -126,7 +131,8 @@ def once_alone(ctx: Context, **given: Any) -> Step[torch.Tensor]:
 @pytest.mark.ranks(2, device="cpu")
 def test_a_ring_that_copies_only_once_is_told(ranks: Ranks) -> None:
     told = ranks.run(programs.arrivals, once_alone, numel=70_001, dtype=torch.uint8, seed=1)
-    assert all("elements of the copy of rank" in wrong for wrong in told)
+    for rank, wrong in enumerate(told):
+        assert "elements of the copy of rank" in wrong, f"rank {rank}: no complaint of a stale copy, but {wrong!r}"
 
 
 @pytest.mark.ranks(2, 4, nodes=1)
@@ -177,9 +183,9 @@ def test_chunks_cover_every_element_once(numel: int, nbytes: int, dtype: torch.d
     here, there = torch.arange(numel).to(dtype), torch.zeros(numel, dtype=dtype)
     chunks = programs.chunked(here, there, nbytes=nbytes)
     for source, destination in chunks:
-        assert 0 < source.nbytes <= nbytes
+        assert 0 < source.nbytes <= nbytes, f"a chunk has {source.nbytes} bytes, expected 1 to {nbytes}"
         destination += source + 1
-    assert torch.equal(there, here + 1)
+    assert_close(there, here + 1, "elements of all chunks, plus 1")
 
 
 @st.composite

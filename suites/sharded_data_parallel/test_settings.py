@@ -8,10 +8,10 @@ from hypothesis import given
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
 from pytest_gpuperf import Ranks
-from suites.sharded_data_parallel.programs.settings import SETTINGS, configured, typed
+from suites.sharded_data_parallel.programs.settings import SETTINGS, configured, frozen_later, reduced_apart, typed
 from suites.shared.comparison import assert_each, assert_same
 from suites.shared.inputs import integers
-from suites.shared.problems import Problem
+from suites.shared.problems import MAX_STEPS_IN, Problem
 from suites.shared.references import whole_batch
 from suites.shared.sharding import shard
 from suites.shared.step import Tensors
@@ -24,7 +24,7 @@ SEEDS = pytest.mark.examples(0.04)
 
 @pytest.mark.ranks(2)
 @SEEDS
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", [name for name, setting in SETTINGS.items() if setting.ranks == 2])
 @given(seed=seeds)
 def test_as_one_device(ranks: Ranks, setting: str, seed: int) -> None:
     assert_as_one_device(ranks, setting, seed)
@@ -33,7 +33,13 @@ def test_as_one_device(ranks: Ranks, setting: str, seed: int) -> None:
 @pytest.mark.ranks(4)
 @SEEDS
 @pytest.mark.parametrize(
-    "setting", ["cut along the last dimension", "cut over half of the ranks after forward", "replicas by a hook"]
+    "setting",
+    [
+        "cut along the last dimension",
+        "cut over half of the ranks after forward",
+        "replicas by a hook",
+        *(name for name, setting in SETTINGS.items() if setting.ranks == 4),
+    ],
 )
 @given(seed=seeds)
 def test_parts_of_four_ranks(ranks: Ranks, setting: str, seed: int) -> None:
@@ -45,7 +51,17 @@ def assert_as_one_device(ranks: Ranks, setting: str, seed: int) -> None:
     if SETTINGS[setting].needs and not hasattr(FSDPModule, SETTINGS[setting].needs):
         pytest.skip(f"torch {torch.__version__} has no FSDPModule.{SETTINGS[setting].needs}")
     # Outputs that no number of ranks divides: a cut along the first dimension is uneven, along the last one even.
-    problem = Problem(world_size=ranks.world_size, seed=seed, inputs=4, hidden=4, outputs=3, microbatches=2, steps=3)
+    dtype = SETTINGS[setting].dtype
+    problem = Problem(
+        world_size=ranks.world_size,
+        seed=seed,
+        inputs=4,
+        hidden=4,
+        outputs=3,
+        microbatches=2,
+        steps=MAX_STEPS_IN[dtype],
+        dtype=dtype,
+    )
     got = ranks.run(trajectory, configured, problem=problem, setting=setting)
     assert_same([packed.unpacked() for packed in got], expected(problem, setting))
 
@@ -68,6 +84,25 @@ def expected(problem: Problem, setting: str) -> list[Tensors]:
                 own[name] = value * chosen.times if parameter == "input" else value
         results.append(own)
     return results
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("recurse", [True, False], ids=["all wait", "the root waits"])
+def test_who_waits_with_the_reduction(ranks: Ranks, recurse: bool) -> None:
+    """The first layer, a unit of its own, reduces its gradients at once unless the root's choice goes for all."""
+    problem = Problem(world_size=2, seed=1)
+    expected = [] if recurse else ["first.weight", "first.bias"]
+    for rank, names in enumerate(ranks.run(reduced_apart, problem=problem, recurse=recurse)):
+        assert names == expected, f"rank {rank} has gradients of {names}, expected {expected}"
+
+
+@pytest.mark.ranks(2)
+def test_what_is_frozen_after_a_step_gets_no_gradient(ranks: Ranks) -> None:
+    problem = Problem(world_size=2, seed=1)
+    names = list(problem.parameters())
+    expected = [names, [name for name in names if not name.startswith("first.")]]
+    for rank, trained in enumerate(ranks.run(frozen_later, problem=problem)):
+        assert trained == expected, f"rank {rank}: gradients of {trained} in each step, expected {expected}"
 
 
 @pytest.mark.ranks(2)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from pytest_gpuperf import Ranks
 from suites.sharded_data_parallel.programs import training
-from suites.shared.course import BEYOND, MAX_NORM, Course, assert_each_has, clipped_course, scaled_course
+from suites.shared.course import (
+    BEYOND,
+    MAX_NORM,
+    Course,
+    assert_each_has,
+    clipped_by_value,
+    clipped_course,
+    scaled_course,
+)
 
 pytestmark = pytest.mark.ranks(2, 3)
 
 COURSE = Course(seed=1)
+MAX_VALUE = 0.0625
+"""Beyond which some elements of gradients are, on both sides."""
+NORM_TYPES = (1.0, 2.0, math.inf)
 
 
 of_dtypes = pytest.mark.parametrize("narrow", [False, True], ids=["of one dtype", "of two dtypes"])
@@ -24,6 +36,14 @@ def test_clipping(ranks: Ranks, narrow: bool) -> None:
     for max_norm in (MAX_NORM, BEYOND):
         expected = clipped_course(course, ranks.world_size, max_norm)
         assert_each_has(ranks.run(training.clipped, course=course, max_norm=max_norm), expected, course.rounding)
+
+
+@of_dtypes
+def test_clipping_by_value(ranks: Ranks, narrow: bool) -> None:
+    course = replace(COURSE, narrow=narrow)
+    expected = clipped_by_value(course, ranks.world_size, MAX_VALUE, NORM_TYPES)
+    got = ranks.run(training.clipped_by_value, course=course, most=MAX_VALUE, norm_types=NORM_TYPES)
+    assert_each_has(got, expected, course.rounding)
 
 
 @of_dtypes

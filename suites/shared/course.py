@@ -6,7 +6,7 @@ their size, and a bound of 1e-12 sees all else. If the last layer is in float32,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -140,6 +140,25 @@ def clipped_course(course: Course, degree: int, max_norm: float = MAX_NORM) -> T
     told = trained(course, mean_square(course, degree), clipped)
     assert all((norm > max_norm) == (max_norm == MAX_NORM) for norm in norms.values()), norms
     return told | norms
+
+
+def clipped_by_value(course: Course, degree: int, most: float, norm_types: Sequence[float]) -> Tensors:
+    """The course with each element of a gradient at most ``most``, and norms of the gradients of each step before.
+
+    Raises:
+        AssertionError: in some step nothing is clipped on one side.
+    """
+    norms: Tensors = {}
+
+    def clipped(gradients: Tensors, step: int) -> Tensors:
+        flat = torch.cat([gradient.flatten() for gradient in gradients.values()])
+        assert flat.min() < -most, f"step {step}: no element of a gradient is below {-most}"
+        assert flat.max() > most, f"step {step}: no element of a gradient is above {most}"
+        for norm_type in norm_types:
+            norms[f"step {step}, {norm_type:g}-norm"] = torch.linalg.vector_norm(flat, norm_type)
+        return {name: gradient.clamp(-most, most) for name, gradient in gradients.items()}
+
+    return trained(course, mean_square(course, degree), clipped) | norms
 
 
 def scaled_course(course: Course, degree: int, growth_interval: int = 1000) -> Tensors:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
 from suites.shared.comparison import assert_each, assert_same, assert_within
-from suites.shared.inputs import integers, rank_inputs
+from suites.shared.inputs import full_width, integers, rank_inputs
 from suites.shared.sharding import shard
 from suites.shared.strategies import seeds
 from suites.tensor_parallel.programs.prepared import (
     along_sequence,
     mapped,
+    matched,
     partial_gradients,
     redistributed,
+    reduced_gradients,
+    replicas_checked,
     sharded_sum,
     styles,
 )
@@ -73,11 +76,38 @@ def test_other_layouts_and_dtypes(ranks: Ranks, rows: int, columns: int, seed: i
 
 
 @FEW
-@given(numel=st.integers(1, 7), seed=seeds)
-def test_gradients_that_are_parts_of_a_sum(ranks: Ranks, numel: int, seed: int) -> None:
+@given(numel=st.integers(1, 7), gathered=st.booleans(), seed=seeds)
+@example(numel=3, gathered=True, seed=1)
+@example(numel=3, gathered=False, seed=1)
+def test_gradients_that_are_parts_of_a_sum(ranks: Ranks, numel: int, gathered: bool, seed: int) -> None:
     grads = rank_inputs(ranks.world_size, shape=(numel,), dtype=DTYPE, seed=seed)
-    got = ranks.run(partial_gradients, x=torch.ones(numel, dtype=DTYPE), grads=grads)
+    got = ranks.run(partial_gradients, x=torch.ones(numel, dtype=DTYPE), grads=grads, gathered=gathered)
     assert_same(got, [{"gradient": torch.stack(grads).sum(0)}] * ranks.world_size)
+
+
+def test_gradients_are_summed_in_the_dtype_of_the_input(ranks: Ranks) -> None:
+    """Odd numbers of 24 bits, of rank r times 2**r: float32 holds each of them, and rounds their sum."""
+    degree = ranks.world_size
+    grads = [full_width((2 * degree, 3), torch.float32, seed=rank, addends=1) * 2**rank for rank in range(degree)]
+    total = torch.stack(grads).double().sum(0)
+    assert not torch.equal(total, total.float().double())
+    x = integers((2 * degree, 3), DTYPE, seed=1)
+    got = ranks.run(reduced_gradients, x=x, grads=grads)
+    assert_same(got, [{"output": x.float(), "gradient": part} for part in total.chunk(degree)])
+
+
+def test_replicas_that_are_checked(ranks: Ranks) -> None:
+    values = rank_inputs(ranks.world_size, shape=(3, 2), dtype=DTYPE, seed=1)
+    got = ranks.run(replicas_checked, values=values)
+    assert_same(got, [{"replica": values[0]}] * ranks.world_size)
+
+
+@pytest.mark.parametrize(("plan", "split"), [("*.up", (0, 1, 2)), ("[12].up", (1, 2)), ("1.up", (1,))])
+def test_a_pattern_names_every_layer_that_it_matches(ranks: Ranks, plan: str, split: tuple[int, ...]) -> None:
+    degree = ranks.world_size
+    expected = [[2 if layer in split else 2 * degree, 2] for layer in range(3)]
+    for rank, shapes in enumerate(ranks.run(matched, plan=plan, layers=3)):
+        assert shapes == expected, f"rank {rank}: shapes of the layers' weights {shapes}, expected {expected}"
 
 
 @FEW

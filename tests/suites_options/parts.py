@@ -15,11 +15,15 @@ CALLABLES = [
     "torch.nn.SyncBatchNorm",
     "torch.nn.parallel.DistributedDataParallel",
     "torch.nn.utils.clip_grad_norm_",
+    "torch.nn.utils.clip_grad_value_",
+    "torch.nn.utils.get_total_norm",
     "torch.utils.checkpoint.checkpoint",
     "torch.distributed.algorithms.Join",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.apply_activation_checkpointing",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.checkpoint_wrapper",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.offload_wrapper",
+    "torch.distributed.algorithms.model_averaging.averagers.PeriodicModelAverager",
+    "torch.distributed.algorithms.model_averaging.hierarchical_model_averager.HierarchicalModelAverager",
     "torch.distributed.checkpoint.DefaultLoadPlanner",
     "torch.distributed.checkpoint.DefaultSavePlanner",
     "torch.distributed.checkpoint.FileSystemReader",
@@ -36,7 +40,9 @@ CALLABLES = [
     "torch.distributed.fsdp.register_fsdp_forward_method",
     "torch.distributed.fsdp.share_comm_ctx",
     "torch.distributed.init_device_mesh",
+    "torch.distributed.optim.PostLocalSGDOptimizer",
     "torch.distributed.optim.ZeroRedundancyOptimizer",
+    "torch.distributed.tensor.experimental._attention.context_parallel_unshard",
 ]
 """Functions and classes whose arguments are options."""
 
@@ -50,6 +56,7 @@ MODULES = [
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed._functional_collectives",
     "torch.distributed._symmetric_memory",
+    "torch.distributed.nn.functional",
     "torch.distributed.pipelining",
     "torch.distributed.tensor",
     "torch.distributed.tensor.experimental",

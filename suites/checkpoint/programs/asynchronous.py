@@ -6,7 +6,7 @@ The thread calls collectives. It has a gloo process group of its own, so that th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from pytest_gpuperf import Context
 from suites.checkpoint.programs.training import Setup, State, Training
@@ -49,6 +50,33 @@ def asynchronous_save(state: State, writer: dcp.FileSystemWriter, group: dist.Pr
     begun = dcp.async_save(state, storage_writer=writer, process_group=group)
     assert isinstance(begun, Future)
     return begun
+
+
+def saved_by_one_stager(ctx: Context, *, job: Setup, folders: Sequence[Path]) -> list[Packed]:
+    """What training had at each save; it takes a step before each, and all go through the same host copy.
+
+    Args:
+        ctx: the rank's context.
+        job: what is trained.
+        folders: for the checkpoints, one after the other.
+    """
+    group = dist.new_group(backend="gloo")
+    training = Training(ctx, job, initial=job.seed)
+    plain = StagingOptions(
+        use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
+    )
+    stager = DefaultStager(plain)
+    saved = []
+    for folder in folders:
+        training.train(1)
+        saved.append(training.contents())
+        saving = dcp.async_save(
+            training.state(), storage_writer=dcp.FileSystemWriter(folder), process_group=group, async_stager=stager
+        )
+        assert isinstance(saving, Future)
+        saving.result()
+    stager.close()
+    return saved
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,37 +79,73 @@ def configured(ctx: Context, *, problem: Problem, setting: str) -> Step[Tensors]
     return problem_step(problem, module, optimizer, batches_on_device(ctx, problem), module.no_sync)
 
 
+class Nested(nn.Module):
+    """Layers of batch norm at two depths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3, eps=0.25, momentum=None)
+        self.inner = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm2d(3, affine=False, track_running_stats=False))
+
+
+def converted(ctx: Context) -> dict[str, tuple[list[int], float, float | None, bool]]:
+    """Of each layer of batch norm that is made to look at a group's ranks: these, and its settings, by name.
+
+    torch computes with such layers on GPUs only.
+    """
+    group = ctx.mesh((ctx.world_size // 2, 2), ("outer", "inner")).get_group("inner")
+    module = nn.SyncBatchNorm.convert_sync_batchnorm(Nested(), group)
+    return {
+        name: (
+            dist.get_process_group_ranks(layer.process_group or dist.group.WORLD),
+            layer.eps,
+            layer.momentum,
+            layer.affine,
+        )
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.SyncBatchNorm)
+    }
+
+
 class _Counting(nn.Module):
     """A layer with a buffer that counts calls, from another number on each rank."""
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, replaced: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1, dtype=torch.float64))
+        self._replaced = replaced
         self.register_buffer("calls", torch.tensor(float(start), dtype=torch.float64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls: torch.Tensor
-        self.calls += 1
+        self.calls = self.calls + 1 if self._replaced else self.calls.add_(1)
         return x * self.weight
 
 
-def buffers(ctx: Context, *, argument: str, sync: bool, steps: int) -> list[float]:
+def buffers(ctx: Context, *, argument: str, sync: bool, steps: int, replaced: bool) -> list[float]:
     """The buffer after each step, in which rank r begins with 10 r and adds 1 + r of its own after the forward.
+
+    The last step but one has a forward without a reduction before it, which is no reason to send buffers.
 
     Args:
         ctx: the rank's context.
         argument: which says whether buffers are sent: ``forward_sync_buffers``, or ``broadcast_buffers`` of old.
         sync: its value.
         steps: of the training.
+        replaced: whether each forward makes a new tensor of the buffer, and doesn't write into the old one.
     """
-    layer = _Counting(10 * ctx.rank).to(ctx.device)
+    layer = _Counting(10 * ctx.rank, replaced).to(ctx.device)
     if argument == "forward_sync_buffers":
         module = DistributedDataParallel(layer, forward_sync_buffers=sync)
     else:
         module = DistributedDataParallel(layer, broadcast_buffers=sync)
     counts = []
-    for _ in range(steps):
-        module(torch.ones(1, dtype=torch.float64, device=ctx.device)).sum().backward()
+    x = torch.ones(1, dtype=torch.float64, device=ctx.device)
+    for number in range(steps):
+        if number == steps - 2:
+            with module.no_sync():
+                module(x)
+        module(x).sum().backward()
         layer.calls += ctx.rank
         counts.append(float(layer.calls))
     return counts

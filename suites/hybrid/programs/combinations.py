@@ -1,6 +1,6 @@
 """Training on a mesh with any combination of features, each of which leaves the numbers as they are.
 
-The features are recomputation, compiled layers, gathered parameters, accumulation, clipping, padding and sequences of
+The features are recomputation, compiled layers, the stage of ZeRO, accumulation, clipping, padding and sequences of
 unlike length.
 """
 
@@ -12,17 +12,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from pytest_gpuperf import Context
-from suites.hybrid.programs.training import Mesh, clip, split_model, training
+from suites.hybrid.programs.training import (
+    BATCH_AXES,
+    LEARNING_RATE,
+    MOMENTUM,
+    Mesh,
+    clip,
+    sgd,
+    split_model,
+    training,
+)
 from suites.shared.course import IGNORED
 from suites.shared.llama import Config, Llama
 from suites.shared.step import Tensors
+from suites.shared.zero_redundancy import zero_redundancy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +46,12 @@ class Features:
     """Whether each layer's activations are computed again in backward."""
     compiled: bool = False
     """Whether each layer's forward is traced."""
-    gathered: bool = False
-    """Whether parameters stay gathered from forward to backward (ZeRO-2)."""
+    zero: int = 3
+    """The stage of ZeRO: 1 shards the optimizer's state, 2 the gradients too, 3 the parameters too, and 0 nothing.
+
+    Of 1 and 0 ranks reduce by DistributedDataParallel. It takes no tensors that are split over ``tp``, and torch 2.13
+    fails if a stage of a pipeline is one: it runs a stage once to see shapes, and DDP counts its parameters twice.
+    """
     accumulate: bool = False
     """Whether a rank's sequences go one after the other; of a pipeline, they do anyway."""
     lazy: bool = False
@@ -52,14 +69,40 @@ class ValidLoss:
         return total * self.factor
 
 
-def split(model: Llama, mesh: DeviceMesh, *, features: Features) -> None:
-    """Splits a stage, whose layers recompute and are traced first."""
-    for layer in model.layers.values():
-        if features.recompute:
-            layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
-        if features.compiled:
-            layer.compile(backend="aot_eager")
-    split_model(model, mesh, reshard=not features.gathered)
+@dataclass(slots=True)
+class _Sharing:
+    """What ranks share of a stage: its parameters and gradients, or its optimizer's state, or nothing."""
+
+    features: Features
+    group: dist.ProcessGroup | None = None
+    """The ranks with the same parameters, if each of them has all."""
+
+    def split(self, model: Llama, mesh: DeviceMesh) -> nn.Module | None:
+        """Splits a stage, whose layers recompute and are traced first."""
+        for layer in model.layers.values():
+            if self.features.recompute:
+                layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
+            if self.features.compiled:
+                layer.compile(backend="aot_eager")
+        if self.features.zero > 1:
+            split_model(model, mesh, reshard=self.features.zero == 3)
+            return None
+        axes = tuple(axis for axis in (*BATCH_AXES, "cp") if axis in (mesh.mesh_dim_names or ()))
+        self.group = (mesh[axes]._flatten() if len(axes) > 1 else mesh[axes[0]]).get_group()
+        return DistributedDataParallel(model, process_group=self.group)
+
+    def optimizer(self, model: Llama) -> torch.optim.Optimizer:
+        """The optimizer of a stage that is split."""
+        if self.features.zero != 1:
+            return sgd(model)
+        return zero_redundancy()(
+            model.parameters(), torch.optim.SGD, process_group=self.group, lr=LEARNING_RATE, momentum=MOMENTUM
+        )
+
+
+def replicates(mesh: Mesh) -> bool:
+    """Whether stages 0 and 1 of ZeRO are possible on a mesh."""
+    return not {"tp", "pp"} & {*mesh} and any(axis in mesh for axis in (*BATCH_AXES, "cp"))
 
 
 def combined(
@@ -89,7 +132,7 @@ def combined(
         seed: of the weights.
         dtype: of the weights.
     """
-    loss = ValidLoss()
+    loss, sharing = ValidLoss(), _Sharing(features)
     rank = training(
         ctx,
         mesh=mesh,
@@ -98,7 +141,8 @@ def combined(
         seed=seed,
         microbatches=microbatches,
         schedule=schedule,
-        split=functools.partial(split, features=features),
+        split=sharing.split,
+        optimize=sharing.optimizer,
         loss=loss,
     )
     shares = mesh.get("replicate", 1) * mesh.get("shard", 1) * mesh.get("cp", 1)
@@ -112,7 +156,7 @@ def combined(
         parts = len(x) if features.accumulate and "pp" not in mesh else 1
         pieces = list(zip(x.chunk(parts), y.chunk(parts), strict=True))
         for number, (some, wanted) in enumerate(pieces):
-            with _waiting(rank.model, features.lazy and number + 1 < len(pieces)):
+            with _waiting(rank.held or rank.model, features.lazy and number + 1 < len(pieces)):
                 rank.step(some, wanted)
         norms.append(clip(rank, max_norm).item())
         first = first or {
@@ -123,8 +167,12 @@ def combined(
 
 
 @contextlib.contextmanager
-def _waiting(model: Llama, waits: bool):  # type: ignore[no-untyped-def]  # a generator of nothing
+def _waiting(model: nn.Module, waits: bool):  # type: ignore[no-untyped-def]  # a generator of nothing
     """Within it gradients stay on the rank, if they wait for later ones."""
+    if isinstance(model, DistributedDataParallel):
+        with model.no_sync() if waits else contextlib.nullcontext():
+            yield
+        return
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)] if waits else []
     for module in sharded:
         module.set_requires_gradient_sync(False, recurse=False)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
@@ -38,7 +39,8 @@ LEARNING_RATE, MOMENTUM = 0.125, 0.75
 
 Mesh = dict[str, int]
 Plan = dict[str, ParallelStyle]
-Split = Callable[[Llama, DeviceMesh], None]
+Split = Callable[[Llama, DeviceMesh], nn.Module | None]
+"""Splits a stage in place; it may return a module that holds the stage."""
 LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -107,6 +109,8 @@ class Training(NamedTuple):
     model: Llama
     optimizer: torch.optim.Optimizer
     step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor | None]
+    held: nn.Module | None = None
+    """The module that holds the model, if there is one."""
 
     @property
     def sequences(self) -> SplitSequence | None:
@@ -182,19 +186,20 @@ def training(
             if isinstance(attending, LlamaAttention):
                 attending.sequences = SplitSequence.over(ranks.get_group("cp"))
     draw(model, config, seed)
-    split(model, ranks)
+    held = split(model, ranks)
     optimizer = optimize(model)
+    called = held or model
 
     if stages == 1:
 
         def whole(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor | None:
-            found = loss(model(x), target)
+            found = loss(called(x), target)
             found.backward()
             return found.detach()
 
-        return Training(ranks, model, optimizer, whole)
+        return Training(ranks, model, optimizer, whole, held)
 
-    piped = PipelineStage(model, stage, stages, ctx.device, group=ranks.get_group("pp"))
+    piped = PipelineStage(called, stage, stages, ctx.device, group=ranks.get_group("pp"))
     runner = SCHEDULES[schedule](piped, microbatches, loss_fn=loss, scale_grads=True)
 
     def staged(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor | None:
@@ -205,7 +210,7 @@ def training(
         runner.step(*[x] * piped.is_first)
         return None
 
-    return Training(ranks, model, optimizer, staged)
+    return Training(ranks, model, optimizer, staged, held)
 
 
 class Trained(NamedTuple):

@@ -19,7 +19,9 @@ BEFORE = 2
 """Steps before the state is brought together; one more comes after it."""
 
 
-def resumed(ctx: Context, *, problem: Problem, to: int, sharded: bool, late_group: bool) -> tuple[Packed, list[str]]:
+def resumed(
+    ctx: Context, *, problem: Problem, to: int, sharded: bool, late_group: bool, buckets: bool
+) -> tuple[Packed, list[str]]:
     """Trains two steps, brings the state together, loads it into a training of other weights, and trains one more.
 
     Args:
@@ -28,15 +30,16 @@ def resumed(ctx: Context, *, problem: Problem, to: int, sharded: bool, late_grou
         to: the rank that gets the whole state.
         sharded: whether the third step's optimizer shards its state as well; else each rank has all of it.
         late_group: whether the parameters of the last layer join the optimizer as a second group.
+        buckets: whether ranks send all parameters of one of them in one tensor.
 
     Returns:
         What the steps return; and the parameters' keys in the state, with what each has.
     """
-    module, optimizer = _prepared(ctx, problem, rank=0, sharded=True, late_group=late_group)
+    module, optimizer = _prepared(ctx, problem, rank=0, sharded=True, late_group=late_group, buckets=buckets)
     results = all_steps(_step(ctx, problem, module, optimizer, slice(0, BEFORE)), BEFORE)
     state = _together(ctx, optimizer, to)
     told = [f"{key}: {sorted(of_parameter)}" for key, of_parameter in sorted(state["state"].items())]
-    after, second = _prepared(ctx, problem, rank=1, sharded=sharded, late_group=late_group)
+    after, second = _prepared(ctx, problem, rank=1, sharded=sharded, late_group=late_group, buckets=buckets)
     after.load_state_dict(module.state_dict())
     second.load_state_dict(state)
     last = _step(ctx, problem, after, second, slice(BEFORE, BEFORE + 1))
@@ -54,7 +57,7 @@ def _together(ctx: Context, optimizer: torch.optim.Optimizer, to: int) -> dict[s
 
 
 def _prepared(
-    ctx: Context, problem: Problem, *, rank: int, sharded: bool, late_group: bool
+    ctx: Context, problem: Problem, *, rank: int, sharded: bool, late_group: bool, buckets: bool
 ) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
     module = DistributedDataParallel(Network(parameters_on_device(ctx, problem.parameters(rank))))
     kind, arguments = optimizer_class(problem)
@@ -62,7 +65,9 @@ def _prepared(
     late = [name for name in names if late_group and name.startswith("module.second")]
     early = [module.get_parameter(name) for name in names if name not in late]
     if sharded:
-        optimizer = zero_redundancy()(early, kind, process_group=dist.new_group(), **arguments)
+        optimizer = zero_redundancy()(
+            early, kind, process_group=dist.new_group(), parameters_as_bucket_view=buckets, **arguments
+        )
     else:
         optimizer = kind(early, **arguments)
     if late:

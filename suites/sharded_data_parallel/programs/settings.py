@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     FSDPModule,
     MixedPrecisionPolicy,
@@ -61,6 +62,16 @@ def kept_gathered(module: nn.Module) -> Iterator[None]:
     root.set_is_last_backward(True)
 
 
+@contextlib.contextmanager
+def summed_by_shard(module: nn.Module) -> Iterator[None]:
+    """Gradients of this microbatch are summed over the ranks of a replica, and wait for the other replicas."""
+    for unit in units(module):
+        unit.set_requires_all_reduce(False, recurse=False)
+    yield
+    for unit in units(module):
+        unit.set_requires_all_reduce(True, recurse=False)
+
+
 Accumulating = Callable[[nn.Module], contextlib.AbstractContextManager[None]]
 
 
@@ -82,6 +93,10 @@ class Setting:
     """The method of ``FSDPModule`` that older versions of torch do not have."""
     skips: bool = False
     """Whether the last rank does not use the shortcut."""
+    ranks: int = 2
+    """The fewest that show it."""
+    dtype: torch.dtype = torch.float64
+    """Of the training; in float32 gloo itself takes the mean, and in float64 torch divides a sum."""
 
 
 def _last_dimension(ctx: Context, network: Network, **options: Any) -> None:
@@ -162,6 +177,28 @@ def _replicas_by_a_hook(ctx: Context, network: Network, **options: Any) -> None:
 
     for unit in units(network):
         unit.set_all_reduce_hook(average)
+
+
+def _replicas_and_half_the_divisor(ctx: Context, network: Network, **options: Any) -> None:
+    """Two copies of the shards, and as a divisor the ranks of one of them."""
+    by_layer(network, **options | {"mesh": _replicas(ctx)})
+    for unit in units(network):
+        unit.set_gradient_divide_factor(ctx.world_size / 2)
+
+
+def _replicas_and_a_hook(ctx: Context, network: Network, **options: Any) -> None:
+    """Two copies of the shards, of whose averages a hook takes the half."""
+    by_layer(network, **options | {"mesh": _replicas(ctx)})
+
+    def halve(averaged: torch.Tensor) -> None:
+        averaged.div_(2)
+
+    for unit in units(network):
+        unit.set_all_reduce_hook(halve)
+
+
+def _replicas(ctx: Context) -> DeviceMesh:
+    return ctx.mesh((2, ctx.world_size // 2), ("replicate", "shard"))
 
 
 class _Gather:
@@ -278,6 +315,10 @@ def _last(name: str, dims: int) -> int:
     return dims - 1
 
 
+def _half(world_size: int) -> int:
+    return world_size // 2
+
+
 SETTINGS: Mapping[str, Setting] = {
     "cut along the last dimension": Setting(_last_dimension, dim=_last),
     "a parameter ignored": Setting(
@@ -290,7 +331,11 @@ SETTINGS: Mapping[str, Setting] = {
     "gathered by hand": Setting(_gathered_by_hand),
     "twice the divisor": Setting(_twice_the_divisor, times=2.0),
     "sums only": Setting(_sums_only, times=2.0),
-    "replicas by a hook": Setting(_replicas_by_a_hook, degree=lambda world_size: world_size // 2),
+    "replicas by a hook": Setting(_replicas_by_a_hook, degree=_half),
+    "replicas and half the divisor": Setting(
+        _replicas_and_half_the_divisor, degree=_half, times=0.5, ranks=4, dtype=torch.float32
+    ),
+    "replicas and a hook": Setting(_replicas_and_a_hook, summed_by_shard, degree=_half, times=2.0, ranks=4),
     "collectives of our own": Setting(_own_collectives, needs="set_custom_all_gather"),
     "another method than forward": Setting(_another_method),
     "roots that share streams": Setting(_roots_that_share_streams),
@@ -315,6 +360,30 @@ def configured(ctx: Context, *, problem: Problem, setting: str) -> Step[Tensors]
     batches = [(x, grad * chosen.times) for x, grad in batches_on_device(ctx, problem)]
     optimizer = optimizer_for(problem, module.parameters())
     return problem_step(problem, module, optimizer, batches, lambda: chosen.accumulating(network), local_shard)
+
+
+def reduced_apart(ctx: Context, *, problem: Problem, recurse: bool) -> list[str]:
+    """Names of the parameters that have a sharded gradient once only the root waits with its reduction, or all do."""
+    network = Network(parameters_on_device(ctx, problem.parameters()))
+    by_layer(network, mesh=ctx.mesh((ctx.world_size,)))
+    cast("FSDPModule", network).set_requires_gradient_sync(False, recurse=recurse)
+    x, grad = batches_on_device(ctx, problem)[0]
+    network(x[0]).backward(grad[0])
+    return [name for name, value in network.named_parameters() if value.grad is not None]
+
+
+def frozen_later(ctx: Context, *, problem: Problem) -> list[list[str]]:
+    """Names of the parameters that get a gradient: in the first step, and after the first layer is frozen."""
+    network = Network(parameters_on_device(ctx, problem.parameters()))
+    by_layer(network, mesh=ctx.mesh((ctx.world_size,)))
+    trained = []
+    for x, grad in batches_on_device(ctx, problem)[:2]:
+        network.zero_grad()
+        network(x[0]).backward(grad[0])
+        trained.append([name for name, value in network.named_parameters() if value.grad is not None])
+        assert network.first is not None
+        network.first.requires_grad_(False)
+    return trained
 
 
 def typed(

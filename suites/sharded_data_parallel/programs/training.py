@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -39,6 +41,26 @@ def clipped(ctx: Context, *, course: Course, max_norm: float = MAX_NORM) -> Tens
         norm = nn.utils.clip_grad_norm_(network.parameters(), max_norm)
         optimizer.step()
         told[f"step {number}, norm"] = _whole(norm)
+        for name, value in network.named_parameters():
+            told[f"step {number}, {name} gradient"] = _whole(gradient_of(value, name))
+            told[f"step {number}, {name}"] = _whole(value)
+    return told
+
+
+def clipped_by_value(ctx: Context, *, course: Course, most: float, norm_types: Sequence[float]) -> Tensors:
+    """No element of a gradient is beyond ``most`` on either side when the optimizer takes it; norms of what it was."""
+    network = _sharded(ctx, course)
+    optimizer = torch.optim.SGD(network.parameters(), lr=LR)
+    told: Tensors = {}
+    for number in range(course.steps):
+        x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
+        optimizer.zero_grad()
+        network(x).square().mean().backward()
+        for norm_type in norm_types:
+            norm = nn.utils.get_total_norm([gradient_of(value) for value in network.parameters()], norm_type)
+            told[f"step {number}, {norm_type:g}-norm"] = _whole(norm)
+        nn.utils.clip_grad_value_(network.parameters(), most)
+        optimizer.step()
         for name, value in network.named_parameters():
             told[f"step {number}, {name} gradient"] = _whole(gradient_of(value, name))
             told[f"step {number}, {name}"] = _whole(value)

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.experimental import local_map
 from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
     ParallelStyle,
     PrepareModuleInput,
     PrepareModuleInputOutput,
@@ -125,17 +126,58 @@ def redistributed(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor) -> Tenso
     return {"output": gathered.detach(), "gradient": gradient_of(local)}
 
 
-def partial_gradients(ctx: Context, *, x: torch.Tensor, grads: list[torch.Tensor]) -> Tensors:
-    """A tensor that all ranks hold, and whose gradient is a sum over what they compute each with it."""
+def partial_gradients(ctx: Context, *, x: torch.Tensor, grads: list[torch.Tensor], gathered: bool) -> Tensors:
+    """A tensor that all ranks hold, and whose gradient is a sum over what they compute each with it.
+
+    Args:
+        ctx: the rank's context.
+        x: the tensor.
+        grads: what each rank adds to the gradient.
+        gathered: whether ranks take the whole tensor of a DTensor, not the local one.
+    """
     mesh = ctx.mesh((ctx.world_size,))
     local = x.to(ctx.device).clone().requires_grad_()
     if "grad_placements" in inspect.signature(DTensor.from_local).parameters:
         held = DTensor.from_local(local, mesh, [Replicate()], run_check=False, grad_placements=[Replicate()])
     else:  # older versions of torch take the layout of the tensor
         held = DTensor.from_local(local, mesh, [Replicate()], run_check=False)
-    used = held.to_local(grad_placements=[Partial()])
+    used = held.full_tensor(grad_placements=[Partial()]) if gathered else held.to_local(grad_placements=[Partial()])
     used.backward(grads[ctx.rank].to(ctx.device))
     return {"gradient": gradient_of(local)}
+
+
+def reduced_gradients(ctx: Context, *, x: torch.Tensor, grads: list[torch.Tensor]) -> Tensors:
+    """A tensor by rows that is gathered in float32, and whose gradient is a sum that float32 would round.
+
+    Args:
+        ctx: the rank's context.
+        x: the whole tensor, in float64.
+        grads: each rank's part of the gradient of the whole tensor, in float32.
+    """
+    mesh = ctx.mesh((ctx.world_size,))
+    rows = distribute_tensor(x.to(ctx.device), mesh, [Shard(0)], src_data_rank=None)
+    rows.requires_grad_()
+    whole = rows.redistribute(mesh, [Replicate()], forward_dtype=torch.float32)
+    used = whole.to_local(grad_placements=[Partial()])
+    used.backward(grads[ctx.rank].to(ctx.device))
+    gradient = gradient_of(rows)
+    assert isinstance(gradient, DTensor)
+    return {"output": used.detach(), "gradient": gradient.to_local()}
+
+
+def replicas_checked(ctx: Context, *, values: list[torch.Tensor]) -> Tensors:
+    """What rank r gives as a replica, which is another one on each rank: torch sends the first rank's to all."""
+    mine = values[ctx.rank].to(ctx.device).clone()
+    held = DTensor.from_local(mine, ctx.mesh((ctx.world_size,)), [Replicate()], run_check=True)
+    return {"replica": held.to_local()}
+
+
+def matched(ctx: Context, *, plan: str, layers: int) -> list[list[int]]:
+    """The rows that the rank has of each layer's weight, if a pattern names the layers that are split by rows."""
+    stack = nn.ModuleList(nn.ModuleDict({"up": nn.Linear(2, 2 * ctx.world_size)}) for _ in range(layers))
+    parallelize_module(stack, ctx.mesh((ctx.world_size,)), {plan: ColwiseParallel()})
+    weights = [value for name, value in stack.named_parameters() if name.endswith("weight")]
+    return [list(value.to_local().shape if isinstance(value, DTensor) else value.shape) for value in weights]
 
 
 def mapped(ctx: Context, *, x: torch.Tensor, weight: torch.Tensor) -> Tensors:

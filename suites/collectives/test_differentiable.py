@@ -1,0 +1,51 @@
+"""Differentiable collectives and their gradients, against what one process computes with the inputs of all ranks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_gpuperf import Ranks
+from suites.collectives.programs.differentiable import ROOT, all_forms
+from suites.shared.comparison import assert_same
+from suites.shared.inputs import rank_inputs
+from suites.shared.step import Tensors
+
+DTYPE = torch.float64
+
+
+@pytest.mark.ranks(3, device="cpu")
+def test_results_and_gradients(ranks: Ranks) -> None:
+    xs, weights = (rank_inputs(3, shape=(3, 3), dtype=DTYPE, seed=seed) for seed in (1, 2))
+    got = ranks.run(all_forms, xs=xs, weights=weights)
+    for of_rank in got:  # what only the root receives is undefined elsewhere
+        of_rank.pop("reduce")
+        of_rank.pop("gather")
+    assert_same(got, [expected(rank, torch.stack(xs), torch.stack(weights)) for rank in range(3)])
+
+
+def expected(rank: int, x: torch.Tensor, weight: torch.Tensor) -> Tensors:
+    """By the formulas; tensors of all ranks are R x R x R."""
+    root, zero = rank == ROOT, torch.zeros(3, 3, dtype=DTYPE)
+
+    def first_row(row: torch.Tensor) -> torch.Tensor:
+        return torch.stack([row, *zero[1:]])
+
+    return {
+        "broadcast": x[ROOT],
+        "gradient of broadcast": weight.sum(0) if root else zero,
+        "gradient of reduce": weight[ROOT],
+        "all_reduce": x.sum(0),
+        "gradient of all_reduce": weight.sum(0),
+        "reduce_scatter": x.sum(0)[rank][None],
+        "gradient of reduce_scatter": weight[:, 0],
+        "gradient of gather": first_row(weight[ROOT, rank]),
+        "scatter": x[ROOT, rank][None],
+        "gradient of scatter": weight[:, 0] if root else zero,
+        "all_gather": x[:, 0],
+        "gradient of all_gather": first_row(weight[:, rank].sum(0)),
+        "all_to_all": x[:, rank],
+        "gradient of all_to_all": weight[:, rank],
+        "all_to_all_single": x[:, rank],
+        "gradient of all_to_all_single": weight[:, rank],
+    }

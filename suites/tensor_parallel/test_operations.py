@@ -1,0 +1,28 @@
+"""Operations of DTensors that ranks share unevenly give what they give on one device, and so do their gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_gpuperf import Ranks
+from suites.shared.comparison import assert_each
+from suites.shared.step import Tensors
+from suites.tensor_parallel.programs.operations import OPERATIONS, applied, named, operated
+
+ROUNDING = 1e-12
+"""As a share of the size and in units: orders of additions differ by some 1e-16."""
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("cut", [0, 1], ids=["rows cut", "columns cut"])
+def test_as_on_one_device(ranks: Ranks, cut: int) -> None:
+    """Each rank has another number of rows or columns; no two numbers are alike, so that each maximum has one place."""
+    x = torch.randperm(5 * 7, generator=torch.Generator().manual_seed(1)).view(5, 7).double() / 8 - 1
+    expected: Tensors = {}
+    for name, operation in OPERATIONS.items():
+        for dim in range(2):
+            expected |= named(name, dim, applied(operation, x, dim))
+    got = ranks.run(operated, x=x, cut=cut)
+    for name, value in expected.items():
+        assert_each([of_rank[name].cpu() for of_rank in got], [value] * 3, name, rtol=ROUNDING, atol=ROUNDING)
