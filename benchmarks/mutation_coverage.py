@@ -115,6 +115,7 @@ ISSUES = (
     "dist.reduce_scatter_tensor(out[:2], x, group=group, async_op=True)",
     "dist.reduce_scatter(out[:2], [x[:2], x[2:]], group=group, async_op=True)",
 )
+TIMES, ADDED = 1.3, 0.01  # what a fault may cost: times the bare test, and seconds
 HUNG = 9.0  # seconds of a fault: all ranks wait until its time is up, which is 10 s
 
 
@@ -241,9 +242,10 @@ def _cost(found: Mapping[str, Any], ran: Sequence[Mapping[str, Any]]) -> str:
         return "cost: no test was timed"
     before, after = (statistics.median(seconds) for seconds in zip(*both, strict=True))
     ratio = statistics.median(one[1] / one[0] for one in both)
+    within = sum(fault <= TIMES * bare + ADDED for bare, fault in both)
     return (
         f"cost: {len(both)} tests, medians: bare {1e3 * before:.0f} ms, with a fault {1e3 * after:.0f} ms, "
-        f"ratio {ratio:.2f}"
+        f"ratio {ratio:.2f}; {within} take at most {TIMES} times the bare test and {1e3 * ADDED:.0f} ms"
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.run.body_hash import keep_body
-from pytest_gpuperf.run.pytest_internals import copied
+from pytest_gpuperf.run.pytest_internals import copied, is_of_unittest
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +61,6 @@ def _fresh(item: pytest.Function) -> Any:
     # pytest gives each test of a class an instance of its own.
     if not isinstance(item.parent, pytest.Class):
         return item.obj
+    if is_of_unittest(item):
+        return getattr(item.parent.obj(item.originalname), item.originalname)
     return getattr(item.parent.newinstance(), item.originalname)  # type: ignore[no-untyped-call]

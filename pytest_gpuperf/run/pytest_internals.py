@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -25,6 +26,35 @@ def run_phases(item: pytest.Item, nextitem: pytest.Item | None, *, log: bool = T
         log: whether ``pytest_runtest_logreport`` is called for each report.
     """
     return runtestprotocol(item, log=log, nextitem=nextitem)
+
+
+@contextmanager
+def reports_kept_back(session: pytest.Session) -> Iterator[list[pytest.TestReport]]:
+    """The reports that items log themselves within, such as those of their subtests: no plugin gets them.
+
+    Publicly, every plugin does, and a failed one fails the run.
+    """
+    real: Any = session.gethookproxy
+    kept: list[pytest.TestReport] = []
+    vars(session)["gethookproxy"] = lambda path: _Hooks(real(path), kept)
+    try:
+        yield kept
+    finally:
+        del vars(session)["gethookproxy"]
+
+
+class _Hooks:
+    """Calls all hooks of an item but the one that logs a report, which is kept."""
+
+    def __init__(self, hooks: Any, kept: list[pytest.TestReport]) -> None:
+        self._hooks = hooks
+        self._kept = kept
+
+    def __getattr__(self, name: str) -> Any:
+        return self._keep if name == "pytest_runtest_logreport" else getattr(self._hooks, name)
+
+    def _keep(self, report: pytest.TestReport) -> None:
+        self._kept.append(report)
 
 
 def tear_down_before(item: pytest.Item, follower: pytest.Item | None) -> list[tuple[str, str]]:
@@ -58,6 +88,9 @@ def copied(item: pytest.Function, suffix: str, body: Any) -> pytest.Function:
         # The parametrization lives in here; to compute it anew would lose it.
         fixtureinfo=item._fixtureinfo,
     )
+    copy.originalname = item.originalname
+    if is_of_unittest(item):
+        copy.name = item.name  # by which unittest finds the method
     return copy
 
 

@@ -337,16 +337,15 @@ NAMES = {
 }
 
 
-def groups_of(ctx: Context, *, replicas: int) -> dict[str, list[list[int]]]:
-    """For each kind of collective of a step, the ranks of the groups that called it."""
+def groups_of(ctx: Context, *, problem: Problem, replicas: int) -> tuple[programs.Account, dict[str, list[list[int]]]]:
+    """What a step came to, and for each kind of its collectives the ranks of the groups that called it."""
     called: dict[str, list[list[int]]] = {}
     with pytest.MonkeyPatch.context() as patch:
         for kind, names in NAMES.items():
             name = next(name for name in names if hasattr(dist, name))
             patch.setattr(dist, name, noting_group(getattr(dist, name), called.setdefault(kind, [])))
-        problem = Problem(world_size=ctx.world_size, seed=1, steps=1)
-        programs.account(ctx, programs.fully_sharded, problem=problem, replicas=replicas, count=False)
-    return called
+        account = programs.account(ctx, programs.fully_sharded, problem=problem, replicas=replicas, count=False)
+    return account, called
 
 
 def noting_group(collective: Callable[..., Any], groups: list[list[int]]) -> Callable[..., Any]:
@@ -362,7 +361,10 @@ def noting_group(collective: Callable[..., Any], groups: list[list[int]]) -> Cal
 @pytest.mark.ranks(4)
 def test_who_shards_and_who_replicates(ranks: Ranks) -> None:
     """Shards on 2 x 2 ranks have the same shapes over either axis: the groups of the collectives tell."""
-    for rank, called in enumerate(ranks.run(groups_of, replicas=2)):
+    problem = Problem(world_size=ranks.world_size, seed=1, steps=1)
+    accounts, calls = zip(*ranks.run(groups_of, problem=problem, replicas=2), strict=True)
+    assert_fully_sharded(accounts, problem, replicas=2, reshard=True)
+    for rank, called in enumerate(calls):
         shards = [[rank // 2 * 2, rank // 2 * 2 + 1]]
         replicas = [[rank % 2, rank % 2 + 2]]
         expected = {"all_gather": shards, "reduce_scatter": shards, "all_reduce": replicas}

@@ -1,6 +1,8 @@
 """Each fault alters what a collective came to, on real ranks, and leaves nothing behind."""
 
 import inspect
+import io
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+import torch.distributed.checkpoint as checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_gpuperf import CollectiveMismatch, Context, Ranks
@@ -164,6 +167,29 @@ def loaded_by_optimizer(ctx: Context) -> list[float]:
     return held.tolist()
 
 
+def saved(ctx: Context) -> list[float]:
+    found: list[float] = []
+    for step in (1.0, 2.0):
+        file = io.BytesIO()
+        torch.save({"weights": [torch.full((2,), step)], "generator": torch.get_rng_state()}, file)
+        file.seek(0)
+        found += torch.load(file)["weights"][0].tolist()
+    return found
+
+
+def only_saved(ctx: Context) -> list[float]:
+    torch.save(torch.ones(2), io.BytesIO())
+    return [1.0]
+
+
+def checkpointed(ctx: Context) -> list[float]:
+    state = {"weights": torch.ones(2)}
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint.save({"weights": torch.full((2,), 5.0)}, checkpoint_id=folder, no_dist=True)
+        checkpoint.load(state, checkpoint_id=folder, no_dist=True)
+    return state["weights"].tolist()
+
+
 def functional_sum(ctx: Context) -> list[float]:
     assert dist.group.WORLD is not None
     summed: torch.Tensor = functional.all_reduce(torch.tensor([ctx.rank + 1.0]), "sum", dist.group.WORLD)
@@ -234,6 +260,9 @@ def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
         (stepped, Kind.STEP, [[-1.5, 1.0], [1.0, 0.0]]),
         (loaded, Kind.LOAD, [[7.0, 7.0, 8.0], [1.0, 1.0, 8.0]]),
         (loaded_by_optimizer, Kind.LOAD, [[4.0], [0.0]]),
+        (saved, Kind.SAVE, [[0.0, 0.0, 1.0, 1.0]] * 2),
+        (checkpointed, Kind.SAVE, [[0.0, 0.0]] * 2),
+        (checkpointed, Kind.LOAD, [[5.0, 5.0], [1.0, 1.0]]),
         (functional_sum, Kind.NOTHING, [[1.0], [2.0]]),
         (functional_sum, Kind.MAX, [[2.0]] * 2),
         (ring, Kind.NOTHING, [[0.0], [0.0]]),
@@ -261,6 +290,14 @@ def test_one_call_of_many_may_have_a_fault(ranks: Ranks, call: int, expected: li
     found = ranks.run(observed, Fault(site, Kind.NOTHING, call), steps, (), {})
     assert [one.result for one in found] == expected
     assert [one.observation.applied for one in found] == [1, 1]
+
+
+@pytest.mark.ranks(2)
+def test_what_a_checkpoint_gets_is_compared(ranks: Ranks) -> None:
+    right = ranks.run(observed, None, only_saved, (), {})
+    for one, wrong in zip(right, with_fault(ranks, only_saved, Kind.SAVE), strict=True):
+        assert one.result == wrong.result
+        assert one.observation.digest != wrong.observation.digest
 
 
 @pytest.mark.ranks(2)

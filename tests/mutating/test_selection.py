@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutating.test_mutating import HEAD, STRONG, WEAK, line, sources
+from tests.mutating.test_mutating import ALSO, HEAD, STRONG, WEAK, line, sources
 from tests.whole_run import environment, run_pytest, write
-
-ALSO = """
-def test_strong_shape(ranks):
-    x, _ = ranks.run(lambda ctx: programs.summed(torch.tensor([1.0, 3.001])))
-    assert x.shape == (2,)
-"""
 
 
 def test_a_fault_that_a_test_of_any_worker_notices_is_noticed(tmp_path: Path) -> None:
@@ -33,11 +27,6 @@ def test_a_fault_that_a_test_of_any_worker_notices_is_noticed(tmp_path: Path) ->
     names = {test.partition("::")[2] for test in summed["tests"]}
     assert names == {"test_strong[2ranks]", "test_strong_shape[2ranks]"}
     assert "7 of 12 faults noticed" in (folder / "page.html").read_text()
-
-
-def test_only_selected_tests_have_faults(tmp_path: Path) -> None:
-    run = run_pytest(write(tmp_path, sources(ALSO, STRONG, WEAK)), "--mutate", "-k", "test_shape")
-    assert run.section("communication coverage")[0].startswith("0 of 5 faults noticed (0 %), at 1 call site")
 
 
 def test_tests_that_a_fault_fails_are_no_last_failures(tmp_path: Path) -> None:

@@ -124,6 +124,32 @@ def test_a_copy_runs_with_the_parameters_and_fixtures_of_its_item(
     during_a_run(body)
 
 
+def test_a_copy_of_a_method_of_unittest_runs(during_a_run: Callable[[Callable[[Items], None]], None]) -> None:
+    def body(items: Items) -> None:
+        item = items["test_run"]
+        copy = pytest_internals.copied(item, "#2", getattr(item.cls("test_run"), "test_run"))  # noqa: B009  # not typed
+        assert copy.nodeid == "test_it.py::TestCase::test_run#2"
+        assert all(report.passed for report in pytest_internals.run_phases(copy, None, log=False))
+
+    during_a_run(body)
+
+
+def test_reports_that_an_item_logs_itself_are_kept_back(
+    during_a_run: Callable[[Callable[[Items], None]], None],
+) -> None:
+    def body(items: Items) -> None:
+        item = items["test_run"]
+        report, *_ = pytest_internals.run_phases(item, None, log=False)
+        report.outcome = "failed"  # which would fail the run
+        with pytest_internals.reports_kept_back(item.session) as kept:
+            item.ihook.pytest_runtest_logreport(report=report)
+            assert item.ihook.pytest_runtest_logstart(nodeid="it", location=("it", 1, "it")) is not None
+        assert kept == [report]
+        assert "gethookproxy" not in vars(item.session)
+
+    during_a_run(body)
+
+
 def test_reports_are_logged_if_they_are_to_be(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         """

@@ -28,7 +28,9 @@ class Family(Enum):
     STEP = "step"
     """An optimizer changes its parameters."""
     LOAD = "load"
-    """A module or an optimizer gets a state."""
+    """A module, an optimizer or a checkpoint's dictionary gets a state."""
+    SAVE = "save"
+    """A state is written to a checkpoint."""
     OTHER = "other"
     """It carries nothing that is altered: a barrier, a receive, or Python objects as bytes."""
 
@@ -60,6 +62,8 @@ class Kind(StrEnum):
     """The last rank keeps its parameters and the optimizer's state."""
     LOAD = "tensor not loaded on one rank"
     """The largest tensor of the last rank stays as it was."""
+    SAVE = "tensor not saved"
+    """The largest tensor of each rank is that of the save before, or zeros."""
     BF16 = "bf16"
     """The result is rounded to bfloat16."""
 
@@ -108,7 +112,7 @@ class Fault:
     """Which call of a program is altered, from 1 on; 0 for all."""
 
 
-_ONLY = {Family.HOOK: Kind.HOOK, Family.STEP: Kind.STEP, Family.LOAD: Kind.LOAD}
+_ONLY = {Family.HOOK: Kind.HOOK, Family.STEP: Kind.STEP, Family.LOAD: Kind.LOAD, Family.SAVE: Kind.SAVE}
 
 
 def kinds(calls: Calls) -> list[Kind]:

@@ -21,7 +21,7 @@ from pytest_gpuperf.features.mutating.source_calls import calls_in, files_of_use
 from pytest_gpuperf.features.mutating.trying import Trying
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
 from pytest_gpuperf.run.launches import again, launch_of
-from pytest_gpuperf.run.pytest_internals import is_of_unittest, run_phases, tear_down_before
+from pytest_gpuperf.run.pytest_internals import reports_kept_back, run_phases, tear_down_before
 
 _LEAST_TIMEOUT = 10.0  # seconds for a run with a fault
 _TIMES = 10.0  # as long as the test took without one
@@ -202,9 +202,6 @@ class Mutating:
         reports = self._outcomes.get(item.nodeid, [])
         if not reports or not all(report.passed and not hasattr(report, "wasxfail") for report in reports):
             return None
-        if is_of_unittest(item):
-            coverage.left_out[item.nodeid] = "it is a method of a unittest.TestCase"
-            return None
         return Test(item, run, sum(report.duration for report in reports))
 
     def _is_repeatable(self, test: Test, coverage: Coverage) -> bool:
@@ -232,13 +229,14 @@ class Mutating:
         self._number += 1
         clone = again(test.item, self._number)
         self.runs[clone.nodeid] = run
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), reports_kept_back(clone.session) as of_subtests:
             warnings.simplefilter("ignore")  # those of a program with a fault are nobody's
             # Ranks stay for the next run, and fixtures of any scope do not: they may hold what a fault came to.
             reports = run_phases(clone, test.item, log=False)
             problems = tear_down_before(clone, None)
         del self.runs[clone.nodeid]
-        return not problems and all(report.passed for report in reports), run
+        passed = all(report.passed for report in reports) and not any(report.failed for report in of_subtests)
+        return passed and not problems, run
 
     def _judge(self, fault: Fault, tests: Sequence[Test]) -> Judged:
         outcome, seconds = Outcome.NOT_MADE, 0.0

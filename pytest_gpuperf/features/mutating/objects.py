@@ -73,7 +73,7 @@ class Objects:
                 setattr(dist, name, function)
 
     def _seen(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(real)
+        signature = _signature(real)
 
         @functools.wraps(real)
         def exchange(*args: Any, **kwargs: Any) -> Any:
@@ -120,6 +120,11 @@ class Objects:
         self._previous = right
         self._record.applied += 1
         self._record.changed += _digest(right) != _digest(filled)
+
+
+@functools.cache  # it takes as long as a small collective
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
 
 
 def _digest(values: list[Any]) -> bytes:

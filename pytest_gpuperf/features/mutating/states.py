@@ -1,4 +1,4 @@
-"""Hooks of gradients, steps of optimizers and loads of states: each is seen, and one of them left out. Runs in ranks.
+"""Hooks of gradients, steps of optimizers, loads and saves: each is seen, and one of them left out. Runs in ranks.
 
 The functions are torch's public ones, replaced or hooked while a program runs.
 """
@@ -6,9 +6,10 @@ The functions are torch's public ones, replaced or hooked while a program runs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from types import FrameType
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from pytest_gpuperf.features.mutating import places
 from pytest_gpuperf.features.mutating.c10d_internals import frame_here
+from pytest_gpuperf.features.mutating.digests import add_tensor
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Site
 from pytest_gpuperf.features.mutating.record import Record
 
@@ -29,6 +31,7 @@ _LOADS: tuple[tuple[type, str], ...] = (
     (torch.nn.Module, "load_state_dict"),
     (torch.optim.Optimizer, "load_state_dict"),
 )
+_CHECKPOINT = "torch.distributed.checkpoint"  # slow to import: only a program that has it loaded can call it
 
 
 class States:
@@ -42,6 +45,7 @@ class States:
         """
         self._record = record
         self._kept: dict[int, _Kept] = {}
+        self._saved: torch.Tensor | None = None
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -51,6 +55,10 @@ class States:
                 stack.enter_context(_replaced(owner, name, self._hook))
             for owner, name in _LOADS:
                 stack.enter_context(_replaced(owner, name, self._load))
+            stack.enter_context(_replaced(torch, "save", self._save))
+            if (checkpoint := sys.modules.get(_CHECKPOINT)) is not None:
+                stack.enter_context(_replaced(checkpoint, "save", self._save))
+                stack.enter_context(_replaced(checkpoint, "load", self._load))
             for handle in (
                 register_optimizer_step_pre_hook(self._before_step),
                 register_optimizer_step_post_hook(self._after_step),
@@ -58,20 +66,24 @@ class States:
                 stack.callback(handle.remove)
             yield
 
-    def _see(self, frame: FrameType, family: Family, operation: str) -> bool:
-        """Takes note of a call; whether it is to be altered."""
+    def _see(self, frame: FrameType, family: Family, operation: str) -> Site:
+        """Takes note of a call; its site."""
         file, line, _, _ = places.place_of(frame, operation)
         size = dist.get_world_size() if dist.is_initialized() else 1
         site = Site(file, line, operation, "", 0)
         with self._record.lock:
             self._record.see(site, lambda: Calls(family, 0, size))
-            return self._record.is_faulty(site)
+        return site
+
+    def _is_faulty(self, frame: FrameType, family: Family, operation: str) -> bool:
+        """Takes note of a call; whether it is to be altered."""
+        return self._record.is_faulty(self._see(frame, family, operation))
 
     def _hook(self, real: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(real)
         def register(owner: Any, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             frame = frame_here()
-            if places.is_of_user(frame) and self._see(frame, Family.HOOK, name):
+            if places.is_of_user(frame) and self._is_faulty(frame, Family.HOOK, name):
                 self._record.applied += 1
                 self._record.changed += 1
                 return real(owner, lambda *_: None, *args, **kwargs)
@@ -81,20 +93,49 @@ class States:
 
     def _load(self, real: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(real)
-        def load(owner: Any, *args: Any, **kwargs: Any) -> Any:
-            frame = frame_here()
-            if not places.is_of_user(frame) or not self._see(frame, Family.LOAD, f"{type(owner).__name__}.{name}"):
-                return real(owner, *args, **kwargs)
+        def load(*args: Any, **kwargs: Any) -> Any:
+            frame, owner = frame_here(), next(iter((*args, *kwargs.values())))
+            operation = name if isinstance(owner, Mapping) else f"{type(owner).__name__}.{name}"
+            if not places.is_of_user(frame) or not self._is_faulty(frame, Family.LOAD, operation):
+                return real(*args, **kwargs)
             self._record.applied += 1
             before = {key: tensor.detach().clone() for key, tensor in _tensors(owner).items()} if _is_last() else {}
-            result = real(owner, *args, **kwargs)
+            result = real(*args, **kwargs)
             self._record.changed += _unload(_tensors(owner), before) if _is_last() else 0
             return result
 
         return load
 
+    def _save(self, real: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            frame, state = frame_here(), next(iter((*args, *kwargs.values())))
+            largest = _largest(_tensors(state)) if places.is_of_user(frame) else None
+            if largest is None:
+                return real(*args, **kwargs)
+            site = self._see(frame, Family.SAVE, name)
+            with self._stale(largest) if self._record.is_faulty(site) else nullcontext():
+                add_tensor(self._record.sent(site), largest)
+                return real(*args, **kwargs)
+
+        return save
+
+    @contextmanager
+    def _stale(self, tensor: torch.Tensor) -> Iterator[None]:
+        """Within, the tensor holds what it held at the save before, or zeros."""
+        kept, old = tensor.clone(), self._saved
+        alike = old is not None and (old.shape, old.dtype) == (kept.shape, kept.dtype)
+        tensor.copy_(old if old is not None and alike else torch.zeros_like(kept))
+        self._record.applied += 1
+        self._record.changed += not torch.equal(tensor, kept)
+        try:
+            yield
+        finally:
+            tensor.copy_(kept)
+            self._saved = kept
+
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self._see(frame_here(), Family.STEP, f"{type(optimizer).__name__}.step"):
+        if self._is_faulty(frame_here(), Family.STEP, f"{type(optimizer).__name__}.step"):
             self._record.applied += 1
             if _is_last():
                 self._kept[id(optimizer)] = _Kept(optimizer)
@@ -130,7 +171,9 @@ class _Kept:
 
 
 @contextmanager
-def _replaced(owner: type, name: str, made: Callable[[Callable[..., Any], str], Callable[..., Any]]) -> Iterator[None]:
+def _replaced(
+    owner: type | ModuleType, name: str, made: Callable[[Callable[..., Any], str], Callable[..., Any]]
+) -> Iterator[None]:
     real = getattr(owner, name)
     setattr(owner, name, made(real, name))
     try:
@@ -140,9 +183,11 @@ def _replaced(owner: type, name: str, made: Callable[[Callable[..., Any], str], 
 
 
 def _tensors(owner: Any) -> dict[Any, torch.Tensor]:
-    """The tensors of a module or an optimizer, without those of the parameters that an optimizer only refers to."""
+    """The tensors of a module, a state or an optimizer, without the parameters that an optimizer only refers to."""
     if isinstance(owner, torch.nn.Module):
         return {name: _local(one) for name, one in (*owner.named_parameters(), *owner.named_buffers())}
+    if not isinstance(owner, torch.optim.Optimizer):
+        return {index: _local(one) for index, one in enumerate(_nested(owner))}
     parameters = [one for group in owner.param_groups for one in group["params"]]
     return {
         (index, key): _local(value)
@@ -150,6 +195,22 @@ def _tensors(owner: Any) -> dict[Any, torch.Tensor]:
         for key, value in owner.state.get(parameter, {}).items()
         if isinstance(value, torch.Tensor)
     }
+
+
+def _nested(state: Any) -> Iterator[torch.Tensor]:
+    if isinstance(state, torch.Tensor):
+        yield state
+    elif isinstance(state, torch.nn.Module):
+        yield from _tensors(state).values()
+    elif isinstance(state, Mapping | list | tuple):
+        for one in state.values() if isinstance(state, Mapping) else state:
+            yield from _nested(one)
+
+
+def _largest(tensors: Mapping[Any, torch.Tensor]) -> torch.Tensor | None:
+    """The largest one, without gradients; of numbers, if there are any: other bytes may be a generator's state."""
+    data = [tensor.data for tensor in tensors.values()]
+    return max(data, key=lambda tensor: (tensor.is_floating_point(), tensor.numel()), default=None)
 
 
 def _unload(loaded: dict[Any, torch.Tensor], before: dict[Any, torch.Tensor]) -> bool:

@@ -76,7 +76,7 @@ def scaled(ctx: Context, *, course: Course) -> Tensors:
     for number in range(course.steps):
         x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
         optimizer.zero_grad()
-        scaler.scale(network(x).square().mean()).backward()
+        _backward(network, x, scaler)
         if (number, ctx.rank) == OVERFLOWS:
             # As a sum that overflows does: the others' shards are all finite.
             gradient = gradient_of(network.get_parameter("0.weight"))
@@ -91,11 +91,15 @@ def scaled(ctx: Context, *, course: Course) -> Tensors:
     return told
 
 
+def _backward(network: nn.Module, x: torch.Tensor, scaler: torch.amp.GradScaler) -> None:
+    scaler.scale(network(x).square().mean()).backward()
+
+
 def refuses(ctx: Context, *, course: Course, wrong: int) -> bool:
     """Whether clipping refuses gradients of which one rank's shard is infinite; none is, if no rank is wrong."""
     network = _sharded(ctx, course)
     x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, 0))
-    network(x).square().mean().backward()
+    _backward(network, x, torch.amp.GradScaler(ctx.device.type, enabled=False))
     if ctx.rank == wrong:
         gradient = gradient_of(network.get_parameter("0.weight"))
         assert isinstance(gradient, DTensor)
