@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from pytest_gpuperf import Matrix
-from pytest_gpuperf.features.fleet.acceptance import Alone, Gpu, Slow, gpu_name, slow_parts
+from pytest_gpuperf.features.fleet.acceptance import PAIRS, Alone, Gpu, Slow, gpu_name, slow_parts
 from suites.multi_node.programs.hosts import Load, Seen
 from suites.multi_node.programs.layouts import Task
 from suites.shared.step import Tensors
@@ -92,6 +92,22 @@ def of_gpus(load: Load, seen: Sequence[Seen]) -> list[Alone]:
 def found_slow(load: Load, seen: Sequence[Seen]) -> tuple[Slow, ...]:
     """The slow hosts, GPUs and links, the slowest first."""
     return slow_parts(of_gpus(load, seen), paired_rates(load, seen))
+
+
+def is_always_slow(slow: Slow, seen: Sequence[Seen]) -> bool:
+    """Whether even the best sample of a part is slower than half of the others' samples, which noise seldom does."""
+    host_of = {one.node: one.host for one in seen}
+    own: list[float] = []
+    others: list[float] = []
+    for one in seen:
+        taken = {"matrix products": one.product, "copies in memory": one.copy, "sums inside the host": one.linked}
+        samples = [({one.host}, taken.get(slow.figure, ()))]
+        if slow.figure == PAIRS:
+            samples = [({one.host, host_of[partner]}, paired) for partner, paired in one.paired.items()]
+        for ends, seconds in samples:
+            is_own = ends == set(slow.name.split(" - ")) if slow.part == "link" else slow.name in ends
+            (own if is_own else others).extend(seconds)
+    return min(own) > statistics.median(others)
 
 
 def differing(seen: Sequence[Seen]) -> Iterator[str]:
