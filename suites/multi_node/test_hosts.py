@@ -24,6 +24,7 @@ from pytest_gpuperf.features.fleet.acceptance import Slow
 from suites.multi_node import reference
 from suites.multi_node.programs import hosts
 from suites.multi_node.programs.hosts import Drag, Load, Rounds, Seen
+from suites.multi_node.reference import Lossy
 from suites.shared.moved_clock import DELAYS, Moving, moved_by
 from suites.shared.traffic import Traffic
 
@@ -88,10 +89,11 @@ def host_seconds(ctx: Context, steps: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
+Parts = tuple[Slow | Lossy, ...]
 Record = Callable[[str, object], None]
 
 
-def accepted(found: tuple[Slow, ...], again: Callable[[], tuple[Slow, ...]], record: Record) -> tuple[Slow, ...]:
+def accepted(found: Parts, again: Callable[[], Parts], record: Record) -> Parts:
     """The parts that are slow in this survey and in those after it; ``accept --cluster`` reads them from the record."""
     for _ in range(SURVEYS - 1):
         if not found:
@@ -102,9 +104,10 @@ def accepted(found: tuple[Slow, ...], again: Callable[[], tuple[Slow, ...]], rec
     return found
 
 
-def found_on_cpus(seen: list[Seen]) -> tuple[Slow, ...]:
-    """The slow parts, but those that others may have slowed down for a moment."""
-    return tuple(slow for slow in reference.found_slow(ON_CPUS, seen) if reference.is_always_slow(slow, seen))
+def found_on_cpus(seen: list[Seen]) -> Parts:
+    """The lossy parts, and the slow ones but those that others may have slowed down for a moment."""
+    slow = [one for one in reference.found_slow(ON_CPUS, seen) if reference.is_always_slow(one, seen)]
+    return (*reference.found_lossy(seen), *slow)
 
 
 @pytest.mark.skipif("not config.getoption('--accept-cpus')", reason="needs idle hosts: pass --accept-cpus")
@@ -152,7 +155,7 @@ def test_acceptance(perf: Perf, ranks: Ranks, record_property: Record) -> None:
         slowest_pair=figure(min(matrix.values), "B/s"),
         all_hosts=figure(busbw, "B/s"),
     )
-    found = () if perf.smoke else reference.found_slow(load, seen)
+    found: Parts = () if perf.smoke else reference.found_slow(load, seen)
     slow = accepted(found, lambda: reference.found_slow(load, surveyed(ranks, nodes, load)), record_property)
     assert not slow, "\n".join(map(str, slow))
 
@@ -376,6 +379,27 @@ def test_what_is_slow_in_each_sample_is_accused() -> None:
     }
     link = [dataclasses.replace(one, paired={**one.paired, 3 - one.node: (9e-3,) * 3}) for one in SEEN[1:3]]
     assert [(one.part, one.name) for one in found_on_cpus([SEEN[0], *link, SEEN[3]])] == [("link", "gpu-1 - gpu-2")]
+
+
+def resending(links: set[tuple[int, int]]) -> list[Seen]:
+    """Seen on four hosts, of which these pairs send 2 % of their packets again, and the others 0.1 %."""
+    return [
+        dataclasses.replace(
+            one,
+            resent={other: 0.02 if {(one.node, other), (other, one.node)} & links else 0.001 for other in one.paired},
+        )
+        for one in SEEN
+    ]
+
+
+def test_a_link_that_loses_packets_is_named_and_a_host_in_place_of_all_its_links() -> None:
+    assert reference.found_lossy(SEEN) == ()
+    assert reference.found_lossy(resending(set())) == ()
+    assert list(map(str, found_on_cpus(resending({(1, 3)})))) == [
+        "link gpu-1 - gpu-3: 2.0 % of its packets are sent again (usually 0.1 %)"
+    ]
+    (host,) = reference.found_lossy(resending({(0, 2), (1, 2), (2, 3)}))
+    assert (host.part, host.name) == ("host", "gpu-2")
 
 
 @pytest.mark.parametrize(("named", "left"), [((True, True), 1), ((True, False), 0), ((False, True), 0)])

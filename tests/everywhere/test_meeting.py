@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -15,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.features.everywhere.launcher import find_place
+from pytest_gpuperf.features.everywhere.launcher import Place, find_place
+from pytest_gpuperf.features.everywhere.node import follow
+from pytest_gpuperf.features.everywhere.peers import Peers
+from pytest_gpuperf.features.everywhere.secret import Secret
 from pytest_gpuperf.features.everywhere.settings import UNAVAILABLE
 from tests.everywhere.examples import settings
 from tests.whole_run import environment
@@ -96,6 +100,25 @@ def test_a_token_that_differs_or_lacks_is_said_on_both_sides(jobs: Jobs) -> None
     assert f"error: node number 1, number 2 did not come within 12 s; came: {host}; refused: " in text
     assert f"refused: 127.0.0.1: host {host} has another token" in text
     assert lacks in text
+
+
+def test_a_node_of_a_job_that_is_complete_is_refused_on_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    """A second job with the same identity on the same nodes, or a node that was started twice."""
+    job = settings(Place("a launcher", "job", 1, ("127.0.0.1",), first=False, leads=True))
+
+    async def refused() -> tuple[int, list[str]]:
+        peers = Peers(job, Secret("environment", "abc"), lambda _: None)
+        await peers.listen()
+        status = await follow(job, {"RAY_AUTH_TOKEN": "abc"})
+        await peers.end(0, "", 1.0)
+        return status, peers.refused
+
+    status, told = asyncio.run(refused())
+    assert status == UNAVAILABLE
+    assert (
+        "the first node, at 127.0.0.1, refuses this one: all 1 nodes of this job have come" in capsys.readouterr().err
+    )
+    assert told == [f"127.0.0.1: host {socket.gethostname()} has come, and all nodes were there"]
 
 
 def test_a_node_that_does_not_come_is_named_after_the_time(jobs: Jobs) -> None:
