@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -27,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(bool(lacking_hosts()), reason=lacking_hosts() or "it can"),
 ]
 ACCEPTS = """
-for case in loss cores healthy rate; do
+for case in loss healthy rate; do
     touch begin-$case
     while [ ! -e set-$case ]; do sleep 0.1; done
     python -m pytest_gpuperf accept --cluster auto --gpus 0 > verdict-$case 2>&1
@@ -36,13 +35,10 @@ done
 """
 CASES: dict[str, Callable[[Sequence[Host]], None]] = {
     "loss": lambda made: lossy(made, 1, 3),
-    "cores": lambda made: None,  # which is taken away meanwhile
     "healthy": lambda made: None,
     "rate": lambda made: made[2].rate("100mbit"),
 }
 PACKETS = ("ip", "link", "set", "eth0", "gso_max_segs")
-RANKS = "module_from_spec"
-"""What the command lines of ranks and of their forkserver contain, and no others."""
 RAY = ray_node.environment({}, Secret("environment", "0123456789abcdef"), Path("/tmp/ray"))
 PORT = 6379
 TESTS = """
@@ -141,18 +137,6 @@ def lossy(made: Sequence[Host], *ends: int) -> None:
         made[receiver].drop(f"ip saddr {made[sender].address} numgen random mod 100 < 2")
 
 
-def share(host: Host, ends: Callable[[], bool]) -> None:
-    """Takes three quarters of the cores' time from a host's ranks, as others on its cores do, until something ends."""
-    while not ends():
-        ranks = host.processes(RANKS)
-        for _ in range(20):
-            for number, seconds in ((signal.SIGSTOP, 0.06), (signal.SIGCONT, 0.02)):
-                for pid in ranks:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, number)
-                time.sleep(seconds)
-
-
 @dataclass
 class Accepted:
     """What ``accept`` printed in a Slurm job on four hosts, by case, and which nodes its commands drained."""
@@ -179,8 +163,6 @@ def accepted(tmp_path_factory: pytest.TempPathFactory) -> Accepted:
                 host.run(*PACKETS, "65535")
             faulty(made)
             (folder / f"set-{case}").touch()
-            if case == "cores":
-                share(made[2], lambda: started.process.poll() is not None or (folder / "begin-healthy").exists())
         assert started.status(900) == 0, started.text
         verdicts = {case: (folder / f"verdict-{case}").read_text() for case in CASES}
         drains = [line for line in verdicts["rate"].splitlines() if line.startswith("scontrol update")]
@@ -198,7 +180,6 @@ def test_hosts_without_a_fault_are_fit(accepted: Accepted) -> None:
     [
         ("rate", "unfit: h3", r"host h3: [89]\d\.\d % slower than the other hosts in pairs"),
         ("loss", "unfit", r"link h2 - h4: \d\.\d % of its packets are sent again \(usually 0\.\d %\)"),
-        ("cores", "unfit: h3", r"host h3: \d\d\.\d % slower than the other hosts in matrix products"),
     ],
 )
 def test_what_is_slow_is_named_and_nothing_else(accepted: Accepted, case: str, verdict: str, part: str) -> None:
@@ -210,9 +191,7 @@ def test_what_is_slow_is_named_and_nothing_else(accepted: Accepted, case: str, v
 
 
 def test_slurm_drains_the_slow_host_for_the_reason_that_is_printed(accepted: Accepted) -> None:
-    assert re.fullmatch(r"h3: gpuperf: host h3: \d\d\.\d % slower than .*\n", accepted.drained), accepted.verdicts[
-        "rate"
-    ]
+    assert re.fullmatch(r"h3: gpuperf: host h3: .*\n", accepted.drained), accepted.verdicts["rate"]
 
 
 def test_slurm_drains_a_node_whose_health_check_fails(tmp_path: Path) -> None:
