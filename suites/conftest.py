@@ -41,8 +41,9 @@ settings.load_profile("suites")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option of the suites' soaks."""
+    """Adds the options of the suites' own tests."""
     group = parser.getgroup("suites")
+    group.addoption("--accept-cpus", action="store_true", help="compare the hosts of a cluster without GPUs")
     group.addoption("--soak", type=seconds, default=0.0, metavar="SECONDS", help="go on with each soak for so long")
 
 

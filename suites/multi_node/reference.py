@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from pytest_gpuperf import Matrix
-from pytest_gpuperf.features.fleet.acceptance import Alone, Gpu, Slow, gpu_name, slow_parts
+from pytest_gpuperf.features.fleet.acceptance import PAIRS, Alone, Gpu, Slow, gpu_name, slow_parts
 from suites.multi_node.programs.hosts import Load, Seen
 from suites.multi_node.programs.layouts import Task
 from suites.shared.step import Tensors
+
+LEAST_LOSS = 0.005
+"""The share of packets that are sent again from which on a link is lossy: switches drop far fewer."""
+MUCH = 5.0
+"""A lossy link sends so many times as many packets again as a good one."""
 
 
 def on_one_device(task: Task, steps: int) -> list[Tensors]:
@@ -92,6 +99,58 @@ def of_gpus(load: Load, seen: Sequence[Seen]) -> list[Alone]:
 def found_slow(load: Load, seen: Sequence[Seen]) -> tuple[Slow, ...]:
     """The slow hosts, GPUs and links, the slowest first."""
     return slow_parts(of_gpus(load, seen), paired_rates(load, seen))
+
+
+def is_always_slow(slow: Slow, seen: Sequence[Seen]) -> bool:
+    """Whether even the best sample of a part is slower than half of the others' samples, which noise seldom does."""
+    host_of = {one.node: one.host for one in seen}
+    own: list[float] = []
+    others: list[float] = []
+    for one in seen:
+        taken = {"matrix products": one.product, "copies in memory": one.copy, "sums inside the host": one.linked}
+        samples = [({one.host}, taken.get(slow.figure, ()))]
+        if slow.figure == PAIRS:
+            samples = [({one.host, host_of[partner]}, paired) for partner, paired in one.paired.items()]
+        for ends, seconds in samples:
+            is_own = ends == set(slow.name.split(" - ")) if slow.part == "link" else slow.name in ends
+            (own if is_own else others).extend(seconds)
+    return min(own) > statistics.median(others)
+
+
+@dataclass(frozen=True, slots=True)
+class Lossy:
+    """A host or a link that loses packets."""
+
+    part: Literal["host", "link"]
+    name: str
+    resent: float
+    """The share of packets that are sent again."""
+    usual: float
+    figure: str = "packets"
+
+    def __str__(self) -> str:
+        """The part in words: link h2 - h4: 2.1 % of its packets are sent again (usually 0.0 %)."""
+        resent, usual = (f"{100 * share:.1f} %" for share in (self.resent, self.usual))
+        return f"{self.part} {self.name}: {resent} of its packets are sent again (usually {usual})"
+
+
+def found_lossy(seen: Sequence[Seen]) -> tuple[Lossy, ...]:
+    """The links that lose more packets than the others; instead of all links of a host, the host."""
+    host_of = {one.node: one.host for one in seen}
+    shares: dict[tuple[str, str], float] = {}
+    for one in seen:
+        for partner, share in one.resent.items():
+            pair = (one.host, host_of[partner]) if one.node < partner else (host_of[partner], one.host)
+            shares[pair] = max(share, shares.get(pair, 0.0))
+    usual = sorted(shares.values())[len(shares) // 4] if shares else 0.0  # one host has half of four hosts' links
+    lossy = {pair: share for pair, share in shares.items() if share > max(LEAST_LOSS, MUCH * usual)}
+    found = []
+    for host in host_of.values():
+        own = [share for pair, share in shares.items() if host in pair]
+        if len(own) > 1 and all(share in lossy.values() for share in own):
+            found.append(Lossy("host", host, statistics.median(own), usual))
+            lossy = {pair: share for pair, share in lossy.items() if host not in pair}
+    return (*found, *(Lossy("link", " - ".join(pair), share, usual) for pair, share in lossy.items()))
 
 
 def differing(seen: Sequence[Seen]) -> Iterator[str]:

@@ -79,8 +79,8 @@ bodies.surveyed = lambda ranks, nodes, load: real(ranks, nodes, load, bodies.Dra
 
 @pytest.mark.perf
 @pytest.mark.ranks(nodes="all")
-def test_hosts(perf, ranks):
-    bodies.test_acceptance(perf, ranks)
+def test_hosts(perf, ranks, record_property):
+    bodies.test_acceptance(perf, ranks, record_property)
 """
 LOSES = """
 import os, signal, time

@@ -108,7 +108,7 @@ def lost_node() -> Member:
 
 def cluster_without_nodes(headless: str) -> tuple[Any, list[float]]:
     cluster: Any = object.__new__(Cluster)
-    cluster._reserved = Reservation(({"CPU": 1.0},) * 2, gpus=False)
+    cluster._reserved, cluster._patience = Reservation(({"CPU": 1.0},) * 2, gpus=False), 0.25
     cluster.members, cluster.losses, cluster._coming, cluster._heal_timeout = [lost_node()], [], {}, 0.0
     waits: list[float] = []
 
@@ -120,8 +120,7 @@ def cluster_without_nodes(headless: str) -> tuple[Any, list[float]]:
     return cluster, waits
 
 
-def test_after_a_loss_one_test_waits_for_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "HEAL_TIMEOUT", 0.5)
+def test_after_a_loss_one_test_waits_for_another_node() -> None:
     cluster, waits = cluster_without_nodes("")
     for _ in range(2):
         with pytest.raises(LaunchError, match=r"^no node is left; the run has lost nodes: node gpu-b is gone$"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -15,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.features.everywhere.launcher import find_place
+from pytest_gpuperf.features.everywhere.launcher import Place, find_place
+from pytest_gpuperf.features.everywhere.node import follow
+from pytest_gpuperf.features.everywhere.peers import Peers
+from pytest_gpuperf.features.everywhere.secret import Secret
 from pytest_gpuperf.features.everywhere.settings import UNAVAILABLE
 from tests.everywhere.examples import settings
 from tests.whole_run import environment
@@ -81,24 +85,40 @@ def test_what_preflight_finds_ends_the_run_on_all_nodes_before_ray_starts(jobs: 
     assert "error: the nodes cannot run the command" in text
 
 
-def test_a_token_that_differs_is_said_on_both_sides(jobs: Jobs) -> None:
-    head, node = jobs.node(0, "--wait=20"), jobs.node(1, "--wait=20", RAY_AUTH_TOKEN="other")
-    status, text = jobs.ended(node)
-    assert (status, "the first node, at 127.0.0.1, refuses this one: another token" in text) == (UNAVAILABLE, True), (
-        text
-    )
+def test_a_token_that_differs_or_lacks_is_said_on_both_sides(jobs: Jobs) -> None:
+    jobs.pod["PET_NNODES"] = "3"
+    head, other, none = jobs.node(0, "--wait=12"), jobs.node(1, RAY_AUTH_TOKEN="other"), jobs.node(2, RAY_AUTH_TOKEN="")
+    status, text = jobs.ended(other)
+    assert status == UNAVAILABLE, text
+    assert "the first node, at 127.0.0.1, refuses this one: another token" in text
+    lacks = "the head has its secret from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, and this node has none there"
+    status, text = jobs.ended(none)
+    assert (status, lacks in text) == (UNAVAILABLE, True), text
     status, text = jobs.ended(head)
-    assert status == UNAVAILABLE
     host = socket.gethostname()
-    assert f"node number 1 did not come within 20 s; came: {host}; refused: 127.0.0.1: host {host} has another" in text
+    assert status == UNAVAILABLE
+    assert f"error: node number 1, number 2 did not come within 12 s; came: {host}; refused: " in text
+    assert f"refused: 127.0.0.1: host {host} has another token" in text
+    assert lacks in text
 
 
-def test_a_node_that_lacks_the_token_says_so_here_and_there(jobs: Jobs) -> None:
-    head, node = jobs.node(0, "--wait=20"), jobs.node(1, "--wait=20", RAY_AUTH_TOKEN="")
-    said = "the head has its secret from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, and this node has none there"
-    for number in (node, head):
-        status, text = jobs.ended(number)
-        assert (status, said in text) == (UNAVAILABLE, True), text
+def test_a_node_of_a_job_that_is_complete_is_refused_on_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    """A second job with the same identity on the same nodes, or a node that was started twice."""
+    job = settings(Place("a launcher", "job", 1, ("127.0.0.1",), first=False, leads=True))
+
+    async def refused() -> tuple[int, list[str]]:
+        peers = Peers(job, Secret("environment", "abc"), lambda _: None)
+        await peers.listen()
+        status = await follow(job, {"RAY_AUTH_TOKEN": "abc"})
+        await peers.end(0, "", 1.0)
+        return status, peers.refused
+
+    status, told = asyncio.run(refused())
+    assert status == UNAVAILABLE
+    assert (
+        "the first node, at 127.0.0.1, refuses this one: all 1 nodes of this job have come" in capsys.readouterr().err
+    )
+    assert told == [f"127.0.0.1: host {socket.gethostname()} has come, and all nodes were there"]
 
 
 def test_a_node_that_does_not_come_is_named_after_the_time(jobs: Jobs) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.whole_run import ROOT, environment
 
-PROGRAMS = ("unshare", "nsenter", "ip", "tc", "nft")
+PROGRAMS = ("unshare", "nsenter", "ip", "tc", "nft", "ping")
 _UNSHARE = ("unshare", "--net", "--uts", "--mount", "--ipc", "--pid", "--fork")
 _INIT = """
 import os, select, sys
@@ -41,7 +41,7 @@ def lacking() -> str:
     if os.geteuid() != 0:
         return "hosts in namespaces need root"
     if lacks := [name for name in PROGRAMS if shutil.which(name) is None]:
-        return f"hosts in namespaces need {', '.join(lacks)} (packages util-linux, iproute2 and nftables)"
+        return f"hosts in namespaces need {', '.join(lacks)} (packages util-linux, iproute2, nftables and iputils-ping)"
     done = subprocess.run(
         [
             "unshare",

@@ -38,6 +38,7 @@ SlurmdLogFile=/var/log/slurm/d.log
 SlurmdParameters=config_overrides
 NodeName=h[1-{count}] CPUs=4 RealMemory=8000 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP
+{more}
 """
 _UP = 60.0  # seconds
 
@@ -48,16 +49,17 @@ def lacking() -> str:
     return f"needs {', '.join(lacks)} (packages slurm-wlm, slurm-wlm-basic-plugins and munge)" if lacks else ""
 
 
-def start(hosts: Sequence[Host], folder: Path) -> None:
+def start(hosts: Sequence[Host], folder: Path, more: str = "") -> None:
     """Starts Slurm on hosts, and waits until all are idle. It ends with the hosts.
 
     Args:
         hosts: the hosts, h1 first.
         folder: a folder that they share.
+        more: further lines of its configuration.
     """
     own = folder / "slurm"
     own.mkdir()
-    (own / "slurm.conf").write_text(_CONF.format(count=len(hosts)))
+    (own / "slurm.conf").write_text(_CONF.format(count=len(hosts), more=more))
     (own / "munge.key").write_bytes(os.urandom(1024))
     for host in hosts:
         host.run(

@@ -5,37 +5,40 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pytest_gpuperf.features.everywhere import ray_node
 from pytest_gpuperf.features.everywhere.secret import Secret
-from tests.everywhere.jobs import Job
-from tests.hosts.hosts import Host, hosts, lacking
+from tests.everywhere.jobs import Job, lacking
+from tests.hosts import slurm
+from tests.hosts.hosts import Host, hosts
+from tests.hosts.hosts import lacking as lacking_hosts
+from tests.whole_run import ROOT
 
 pytestmark = [
     pytest.mark.skipif(os.environ.get("GPUPERF_TEST_LAUNCHERS") != "1", reason="takes minutes: run make launchers"),
-    pytest.mark.skipif(bool(lacking()), reason=lacking() or "it can"),
+    pytest.mark.skipif(bool(lacking_hosts()), reason=lacking_hosts() or "it can"),
 ]
-SURVEY = """
-import pytest
-import torch
-from pytest_gpuperf import MiB
-from suites.multi_node import reference
-from suites.multi_node.programs.hosts import Load
-from suites.multi_node.test_hosts import surveyed
-
-LOAD = Load(
-    width=64, dtype=torch.float32, copied=MiB, linked=4096, sent=MiB, summed=MiB // 2, samples=5, repeats=1
-)
-
-@pytest.mark.ranks(nodes="all", per_node=1, timeout=120)
-def test_survey(ranks):
-    found = reference.found_slow(LOAD, surveyed(ranks, 4, LOAD))
-    print("FOUND", [(slow.part, slow.name) for slow in found if slow.figure == "pairs"])
+ACCEPTS = """
+for case in loss healthy rate; do
+    touch begin-$case
+    while [ ! -e set-$case ]; do sleep 0.1; done
+    python -m pytest_gpuperf accept --cluster auto --gpus 0 > verdict-$case 2>&1
+    echo "exit status $?" >> verdict-$case
+done
 """
+CASES: dict[str, Callable[[Sequence[Host]], None]] = {
+    "loss": lambda made: lossy(made, 1, 3),
+    "healthy": lambda made: None,
+    "rate": lambda made: made[2].rate("100mbit"),
+}
+PACKETS = ("ip", "link", "set", "eth0", "gso_max_segs")
 RAY = ray_node.environment({}, Secret("environment", "0123456789abcdef"), Path("/tmp/ray"))
 PORT = 6379
 TESTS = """
@@ -126,13 +129,86 @@ def test_hosts_that_are_cut_off_together_are_named_and_the_next_test_runs(folder
     assert "cluster: the run began with 5 nodes and ended with 2" in text
 
 
-def test_the_survey_of_the_hosts_names_one_whose_link_has_a_tenth_of_the_rate(folder: Path) -> None:
+def lossy(made: Sequence[Host], *ends: int) -> None:
+    """Loses 2 % of the packets between two of the hosts. All send packet by packet, or 45 of them would be one."""
+    for host in made:
+        host.run(*PACKETS, "1")
+    for receiver, sender in (ends, ends[::-1]):
+        made[receiver].drop(f"ip saddr {made[sender].address} numgen random mod 100 < 2")
+
+
+@dataclass
+class Accepted:
+    """What ``accept`` printed in a Slurm job on four hosts, by case, and which nodes its commands drained."""
+
+    verdicts: dict[str, str]
+    drained: str
+
+
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory: pytest.TempPathFactory) -> Accepted:
+    if why := lacking("srun"):
+        pytest.skip(why)
+    folder = tmp_path_factory.mktemp("accepts")
     with hosts(4, folder) as made:
-        job = Job.on("PET_", made, folder)
-        (folder / "test_it.py").write_text(SURVEY)
-        for host in made:
-            host.rate("20mbit" if host.name == "h3" else "200mbit")
-        started = job.start("pytest", "-s", "--gpus=0", "test_it.py")
-        statuses, text = [one.status(240) for one in started], started[0].text
-    assert statuses == [0] * 4, text
-    assert "FOUND [('host', 'h3')" in text
+        job = Job.on("srun", made, folder)
+        (started,) = job.start("sh", "-c", ACCEPTS, options=("--lost-after", "60"))
+        for case, faulty in CASES.items():
+            while not (folder / f"begin-{case}").exists():
+                assert started.process.poll() is None, started.text
+                time.sleep(0.1)
+            for host in made:
+                host.rate("1gbit")
+                host.drop_nothing()
+                host.run(*PACKETS, "65535")
+            faulty(made)
+            (folder / f"set-{case}").touch()
+        assert started.status(900) == 0, started.text
+        verdicts = {case: (folder / f"verdict-{case}").read_text() for case in CASES}
+        drains = [line for line in verdicts["rate"].splitlines() if line.startswith("scontrol update")]
+        made[0].run("sh", "-ec", "\n".join(drains))
+        drained = made[0].run("sinfo", "-h", "-N", "-t", "drain", "-o", "%N: %E").stdout
+    return Accepted(verdicts, drained)
+
+
+def test_hosts_without_a_fault_are_fit(accepted: Accepted) -> None:
+    assert "fit: no host, GPU or link is slow\nexit status 0" in accepted.verdicts["healthy"]
+
+
+@pytest.mark.parametrize(
+    ("case", "verdict", "part"),
+    [
+        ("rate", "unfit: h3", r"host h3: [89]\d\.\d % slower than the other hosts in pairs"),
+        ("loss", "unfit", r"link h2 - h4: \d\.\d % of its packets are sent again \(usually 0\.\d %\)"),
+    ],
+)
+def test_what_is_slow_is_named_and_nothing_else(accepted: Accepted, case: str, verdict: str, part: str) -> None:
+    text = accepted.verdicts[case]
+    lines = text.splitlines()
+    assert verdict in lines, text
+    assert any(re.fullmatch(part, line) for line in lines), text
+    assert lines[-1] == "exit status 1"
+
+
+def test_slurm_drains_the_slow_host_for_the_reason_that_is_printed(accepted: Accepted) -> None:
+    assert re.fullmatch(r"h3: gpuperf: host h3: .*\n", accepted.drained), accepted.verdicts["rate"]
+
+
+def test_slurm_drains_a_node_whose_health_check_fails(tmp_path: Path) -> None:
+    """The documented Prolog on a host without the GPU that it should have."""
+    if why := slurm.lacking():
+        pytest.skip(why)
+    prolog = tmp_path / "prolog"
+    script = (ROOT / "docs/manifests/slurm-health-check.sh").read_text()
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin:/usr/sbin"
+    prolog.write_text(script.replace("output=", f"export GPUS=1 PATH={path} PYTHONPATH={ROOT}\noutput=", 1))
+    prolog.chmod(0o755)
+    with hosts(1, tmp_path) as (host,):
+        slurm.start([host], tmp_path, f"Prolog={prolog}\nPrologFlags=Alloc")
+        with host.start("srun", "true"):
+            until = time.monotonic() + 120
+            while not (said := host.run("sinfo", "-h", "-N", "-t", "drain", "-o", "%N: %E").stdout):
+                assert time.monotonic() < until, "the node was not drained"
+                time.sleep(0.5)
+            host.signal("srun", signal.SIGKILL)
+    assert said.startswith("h1: gpuperf: error: --gpus 1: no GPU is visible"), said

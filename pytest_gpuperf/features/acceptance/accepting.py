@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.features.acceptance.command import QUICK_SOAK, SOAK, Wanted
+from pytest_gpuperf.features.acceptance.hosts import accept_hosts
 from pytest_gpuperf.features.acceptance.lines import document, lines
 from pytest_gpuperf.features.acceptance.phases import STARTED, Ended, Phase, command_of, found, phases, run
 from pytest_gpuperf.features.acceptance.verdict import Acceptance, Fitness, Seen, accepted
@@ -42,6 +43,10 @@ def accept(wanted: Wanted) -> int:
     for file in filter(None, (wanted.report, wanted.json)):
         if problem := _unwritable(file):
             return _refuse(problem)
+    if wanted.cluster is not None:
+        if wanted.quick or wanted.soak is not None or wanted.report is not None:
+            return _refuse("--quick, --soak and --report are about one machine: drop them, or --cluster")
+        return accept_hosts(wanted, root, os.environ)
     try:
         machine = Machine.of(wanted.gpus)
         shelf = Shelf.open(machine.match) if machine.gpus else None

@@ -23,6 +23,8 @@ class Wanted:
     """Seconds; None for what suits."""
     report: Path | None
     json: Path | None
+    cluster: str | None = None
+    """Address of a Ray cluster whose hosts are accepted; None for this machine."""
 
 
 def add(commands: Commands) -> None:
@@ -37,6 +39,9 @@ def add(commands: Commands) -> None:
         metavar="SECONDS",
         help=f"how long results are looked at for silent corruption ({SOAK:g}; {QUICK_SOAK:g} with --quick)",
     )
+    parser.add_argument(
+        "--cluster", metavar="ADDRESS|auto", help="compare the hosts of a Ray cluster instead, and name the slow ones"
+    )
     parser.add_argument("--report", type=Path, metavar="FILE", help="write a page of HTML with the verdict on top")
     parser.add_argument("--gpuperf-json", type=Path, metavar="FILE", help="write verdict and results as JSON")
 
@@ -45,7 +50,9 @@ def _accept(options: argparse.Namespace) -> int:
     """Returns what the command exits with."""
     from pytest_gpuperf.features.acceptance.accepting import accept  # needs pytest, which the doctor's machine may lack
 
-    return accept(Wanted(options.gpus, options.quick, options.soak, options.report, options.gpuperf_json))
+    return accept(
+        Wanted(options.gpus, options.quick, options.soak, options.report, options.gpuperf_json, options.cluster)
+    )
 
 
 def _gpus(text: str) -> int | None:

@@ -39,7 +39,7 @@ from pytest_gpuperf.run.nodes import Placement, Wanted
 
 START_TIMEOUT = 420.0  # seconds for a forkserver that loads torch from a cold network disk, and for its ranks
 JOIN_TIMEOUT = 120.0  # seconds for Ray to place what is reserved, and for its workers to start
-HEAL_TIMEOUT = 30.0  # seconds that a test waits for a node in place of a lost one, if it does not fit without
+HEAL = 2.0  # times as long as a node has to answer, a test waits for one in place of a lost one that it needs
 _LOOK = 2.0  # seconds between looks at whether a node has died that the run waits for
 _AGAIN = 0.2  # seconds before Ray is asked for a node again
 
@@ -380,7 +380,7 @@ class Cluster:
         for member in lost:
             self.members.remove(member)
             self.losses.append(member.lost)
-            self._heal_timeout = HEAL_TIMEOUT
+            self._heal_timeout = HEAL * self._patience
         if (lost or self._coming) and self._cut_off():
             self._coming.clear()
             return

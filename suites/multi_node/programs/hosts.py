@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,7 @@ from suites.shared.places import addends, assert_sum
 
 Rounds = Sequence[Sequence[tuple[int, int]]]
 """Pairs of nodes, by number."""
+_TCP = Path("/proc/net/snmp")  # RFC 4022's tcpOutSegs and tcpRetransSegs
 WARM_UP = 2  # steps, which connect the ranks
 
 
@@ -78,6 +80,8 @@ class Seen:
     paired: Mapping[int, tuple[float, ...]]
     """By the partner's node."""
     together: tuple[float, ...]
+    resent: Mapping[int, float] = field(default_factory=dict)
+    """By the partner's node: the share of TCP's segments that this host has sent again meanwhile."""
 
 
 def survey(ctx: Context, *, nodes: int, rounds: Rounds, load: Load, drag: Drag | None = None) -> Seen:
@@ -97,14 +101,17 @@ def survey(ctx: Context, *, nodes: int, rounds: Rounds, load: Load, drag: Drag |
     surveyor = _Surveyor(ctx, levels, load, drag)
     product, of_product = surveyor.multiply()
     copy, linked = surveyor.copy(), surveyor.sum_inside()
-    paired = {}
+    paired, resent = {}, {}
     for number, pairs in enumerate(rounds):
         partner = next((sum(pair) - levels.node for pair in pairs if levels.node in pair), None)
+        sent_before, again_before = _segments()
         taken = surveyor.exchange(partner, number)
+        sent, again = _segments()
         if partner is not None:
             paired[partner] = taken
+            resent[partner] = (again - again_before) / max(1, sent - sent_before)
     together = surveyor.sum_together()
-    return Seen(surveyor.host, levels.node, levels.place, product, of_product, copy, linked, paired, together)
+    return Seen(surveyor.host, levels.node, levels.place, product, of_product, copy, linked, paired, together, resent)
 
 
 class _Surveyor:
@@ -206,6 +213,16 @@ class _Surveyor:
         if drag.partner is not None:
             return partner is not None and {drag.node, drag.partner} == {node, partner}
         return node == drag.node
+
+
+def _segments() -> tuple[int, int]:
+    """Segments that TCP has sent on this host, and how many it has sent again; 0 if the system does not count them."""
+    try:
+        names, counts = (line.split() for line in _TCP.read_text().splitlines() if line.startswith("Tcp:"))
+    except OSError:
+        return 0, 0
+    told = dict(zip(names, counts, strict=True))
+    return int(told["OutSegs"]), int(told["RetransSegs"])
 
 
 def _seconds(ctx: Context, steps: Callable[[], None]) -> float:
