@@ -24,7 +24,7 @@ def zeros(case: Case) -> Cause | None:
 
 def rounded(case: Case) -> Cause | None:
     """Rounded through a coarser type."""
-    if case.evidence < 1 or (case.is_count and not _large(case)):
+    if case.evidence < 1 or (case.is_count and not _large(case) and case.coarse is None):
         return None
     for dtype in (torch.bfloat16, torch.float16):
         if all(torch.equal(case.got[rank].to(dtype).double(), case.got[rank]) for rank in case.got):
