@@ -171,7 +171,7 @@ def test_a_factor_without_clipping_stays_a_factor() -> None:
 def inferred(scale: float = 1.0, rows: slice = slice(None)) -> Trace:
     net = Net()
     with watch(net) as trace, torch.no_grad():
-        net.split *= scale
+        net.split.mul_(scale)
         net(draw(3, 8, 5)[rows])
     return trace
 

@@ -13,6 +13,7 @@ from pytest_gpuperf.features.parity.operations import Value, ancestors
 from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace
 from pytest_gpuperf.features.parity.tolerance import Tolerance, Tolerances, as_real, unit_of
 
+_COPIES = frozenset("_to_copy alias clone copy_ detach view".split())  # noqa: SIM905
 _MOST_NAMED = 64
 """Other tensors that a wrong one is compared with."""
 
@@ -185,6 +186,36 @@ class Evidence:
                 if len(found) == _MOST_NAMED:
                     break
         return found
+
+
+def margin_of(value: Value | None, undecided: torch.Tensor) -> float | None:
+    """How far apart the two best candidates of undecided choices are at most, relative to the better one.
+
+    Args:
+        value: the choices among the reference's operations.
+        undecided: which of them rounding decides.
+
+    Returns:
+        None if the choices are no largest elements of a known tensor.
+    """
+    while value is not None and value.operation is not None and value.operation.name in _COPIES:
+        value = value.operation.inputs[-1] if value.operation.inputs else None
+    operation = value.operation if value is not None else None
+    if operation is None or operation.name not in ("argmax", "max", "topk") or not isinstance(operation.args[0], Value):
+        return None
+    scores, count = operation.args[0].tensor.double(), 1
+    numbers = [one for one in operation.args[1:] if type(one) is int]
+    if operation.name == "topk":
+        count, numbers = numbers[0], numbers[1:]
+    dim = numbers[0] if numbers else -1
+    if count >= scores.shape[dim]:
+        return None
+    best = scores.topk(count + 1, dim).values.movedim(dim, -1)
+    gaps = ((best[..., :-1] - best[..., 1:]) / best[..., :-1].abs().clamp(min=1e-300)).movedim(-1, dim)
+    if operation.name != "topk":
+        gaps = gaps.select(dim, 0)
+    undecided = undecided.reshape(gaps.shape) if undecided.numel() == gaps.numel() else torch.ones_like(gaps).bool()
+    return float(gaps[undecided].max())
 
 
 def vectors_of(reference: Trace, values: Sequence[Value]) -> list[tuple[str, torch.Tensor]]:

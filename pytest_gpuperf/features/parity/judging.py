@@ -15,7 +15,7 @@ from pytest_gpuperf.features.parity.causes import reductions
 from pytest_gpuperf.features.parity.causes.cause import Cause
 from pytest_gpuperf.features.parity.causes.find import find, where
 from pytest_gpuperf.features.parity.causes.places import masked, outside
-from pytest_gpuperf.features.parity.evidence import Evidence, Question
+from pytest_gpuperf.features.parity.evidence import Evidence, Question, margin_of
 from pytest_gpuperf.features.parity.layout import WHOLE, Layout, LayoutError, Part, declared, infer
 from pytest_gpuperf.features.parity.records import Key, Kind, Record
 from pytest_gpuperf.features.parity.tolerance import BLIND, Tolerance, as_real
@@ -307,7 +307,9 @@ class _Judge:
         note = ""
         if bool(bound.isinf().any()):
             share = int(bound.isinf().sum())
-            note = f"{share} of {bound.numel()} choices are near ties: rounding alone decides them"
+            margin = margin_of(self._ask.values.get(key), bound.isinf())
+            within = f", within {margin:.1g} of each other" if margin is not None else ""
+            note = f"{share} of {bound.numel()} choices are near ties{within}: rounding alone decides them"
         elif slack > BLIND and off < 10 * max(1.0, slack):
             ok, note = True, f"rounding alone may change it by {slack:.0%}"
         if key.kind is Kind.START and key.auto and not ok:
