@@ -41,7 +41,7 @@ ELSEWHERE = {
 }
 """Pages with a test of their own, which runs their Python blocks."""
 FAILING = {"docs/is-it-rounding.md": "test_data_parallel[2ranks-1.weight]"}
-"""Tests on pages that show a failure; tests/parity/test_page.py reads that one's report."""
+"""Tests on pages that show a failure; tests/parity/test_messages.py reads that one's report."""
 _PYTHON = re.compile(r"^( *)```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _PARTS = re.compile(
     r"^<!-- step takes (?P<milliseconds>[\d.]+) ms -->$"

@@ -74,6 +74,75 @@ class Convolutional(nn.Module):
         return out
 
 
+class Vision(nn.Module):
+    """Strided convolutions over (batch, length, width) as images, a maximum pool, and a transposed convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(1, 8, 3, stride=(1, 2), padding=1), nn.GroupNorm(2, 8)
+        self.second, self.pool = nn.Conv2d(8, 8, 3, padding=1, groups=4), nn.MaxPool2d((1, 2))
+        self.back = nn.ConvTranspose2d(8, 4, (1, 2), stride=(1, 2))
+        self.head = nn.Linear(2 * WIDTH, VOCABULARY)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Maps (batch, length, width) to logits."""
+        h = F.leaky_relu(self.norm(self.first(x[:, None])))
+        h = F.softplus(self.back(self.pool(h + self.second(h))))
+        out: torch.Tensor = self.head(h.transpose(1, 2).flatten(2))
+        return out
+
+
+class Recurrent(nn.Module):
+    """An embedding, a recurrent network, and a head that shares the embedding's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.recurrent = nn.Embedding(VOCABULARY, WIDTH), nn.GRU(WIDTH, WIDTH, batch_first=True)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Maps tokens to logits."""
+        h = self.embedding(x)
+        out: torch.Tensor = self.head(self.norm(h + self.recurrent(h)[0]))
+        return out
+
+
+class Mixture(nn.Module):
+    """Tokens go to the two best of four experts, behind a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.router = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4, bias=False)
+        self.experts = nn.Parameter(torch.randn(4, WIDTH, WIDTH) / 6)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Maps (batch, length, width) to logits."""
+        h = self.norm(x)
+        weight, chosen = self.router(h).softmax(-1).topk(2, -1)
+        kept = torch.zeros_like(weight[..., :1]).expand(*x.shape[:2], 4).scatter(-1, chosen, weight)
+        mixed = torch.einsum("bte,eio,bti->bto", kept, self.experts, h)
+        out: torch.Tensor = self.head(x + torch.tanh(mixed))
+        return out
+
+
+class Deep(nn.Module):
+    """Twelve residual blocks without a norm, and a bottleneck."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(12))
+        self.narrow, self.head = nn.Linear(WIDTH, 6, bias=False), nn.Linear(6, VOCABULARY)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Maps (batch, length, width) to logits."""
+        for block in self.blocks:
+            x = x + F.mish(block(x)) / 4
+        out: torch.Tensor = self.head(F.elu(self.narrow(x)))
+        return out
+
+
 class Attention(nn.Module):
     """Causal attention; ``ring`` computes it over sequences that lie on several ranks."""
 
@@ -133,7 +202,15 @@ class Language(nn.Module):
 def build(setup: Setup, seed: int) -> nn.Module:
     """The model with the weights of a seed."""
     torch.manual_seed(100 + seed)
-    kinds: dict[str, type[nn.Module]] = {"mlp": Mlp, "conv": Convolutional, "language": Language}
+    kinds: dict[str, type[nn.Module]] = {
+        "mlp": Mlp,
+        "conv": Convolutional,
+        "language": Language,
+        "vision": Vision,
+        "recurrent": Recurrent,
+        "mixture": Mixture,
+        "deep": Deep,
+    }
     return kinds[setup.model]().to(setup.dtype)
 
 
@@ -143,7 +220,7 @@ def batches(setup: Setup, seed: int) -> list[Batch]:
     size = BATCH - 1 if setup.uneven else BATCH
     found = []
     for _ in range(setup.steps):
-        if setup.model == "language":
+        if setup.model in ("language", "recurrent"):
             x = torch.randint(VOCABULARY, (size, LENGTH), generator=g)
         else:
             x = torch.randn(size, LENGTH, WIDTH, generator=g).to(setup.dtype)
@@ -169,6 +246,16 @@ def optimizer_of(name: str, parameters: Iterator[nn.Parameter]) -> torch.optim.O
         return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, nesterov=True)
     if name == "adam":
         return torch.optim.Adam(parameters, lr=1e-3)
+    if name == "amsgrad":
+        return torch.optim.AdamW(parameters, lr=1e-3, amsgrad=True)
+    if name == "nadam":
+        return torch.optim.NAdam(parameters, lr=1e-3)
+    if name == "adamax":
+        return torch.optim.Adamax(parameters, lr=1e-3)
+    if name == "rmsprop":
+        return torch.optim.RMSprop(parameters, lr=1e-3)
+    if name == "adagrad":
+        return torch.optim.Adagrad(parameters, lr=1e-2)
     return torch.optim.AdamW(parameters, lr=2e-3, weight_decay=0.1)
 
 
@@ -343,7 +430,9 @@ def _parallelised(ctx: Context, model: nn.Module, setup: Setup) -> tuple[nn.Modu
 
 
 def _children(model: nn.Module) -> list[nn.Module]:
-    return list(model.blocks.values()) if isinstance(model, Language) else list(model.children())[:2]
+    if isinstance(model, Language | Deep):
+        return list(model.blocks.children())
+    return list(model.children())[:2]
 
 
 def _by_hand(model: Mlp, rank: int, world: int) -> nn.Module:

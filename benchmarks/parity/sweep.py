@@ -76,6 +76,27 @@ SETUPS: dict[str, Setup] = {
     "names ddp padded language sgd 3": replace(_LM, steps=3, padded=True, by_names=True),
     "names fsdp language adamw 2": replace(_LM, parallel="fsdp", optimizer="adamw", by_names=True),
     "names by hand mlp sgd 3": replace(_MLP, parallel="hand", steps=3, by_names=True),
+    # Models and optimizers that no tolerance was tuned on.
+    "ddp vision sgd 3": replace(_MLP, model="vision", steps=3),
+    "ddp vision rmsprop 3": replace(_MLP, model="vision", steps=3, optimizer="rmsprop"),
+    "ddp recurrent sgd 3": replace(_MLP, model="recurrent", steps=3),
+    "ddp recurrent padded nadam 3": replace(_MLP, model="recurrent", steps=3, optimizer="nadam", padded=True),
+    "ddp mixture adamw 3": replace(_MLP, model="mixture", steps=3, optimizer="adamw"),
+    "ddp mixture momentum 3, 4 ranks": replace(_MLP, model="mixture", steps=3, optimizer="momentum", world=4),
+    "ddp deep adamax 3": replace(_MLP, model="deep", steps=3, optimizer="adamax"),
+    "ddp deep accumulate 2 adagrad 3": replace(_MLP, model="deep", steps=3, optimizer="adagrad", microbatches=2),
+    "ddp deep bf16 sgd 2": replace(_MLP, model="deep", dtype=torch.bfloat16),
+    "ddp recurrent autocast adamw 2": replace(_MLP, model="recurrent", optimizer="adamw", autocast=True),
+    "fsdp vision amsgrad 3": replace(_MLP, model="vision", parallel="fsdp", steps=3, optimizer="amsgrad"),
+    "fsdp deep adamw 3": replace(_MLP, model="deep", parallel="fsdp", steps=3, optimizer="adamw"),
+    "fsdp mixture rmsprop 2": replace(_MLP, model="mixture", parallel="fsdp", optimizer="rmsprop"),
+    "fsdp mixed deep adamw 2": replace(_MLP, model="deep", parallel="fsdp", optimizer="adamw", mixed=True),
+    "hsdp 2x2 deep nadam 2": replace(_MLP, model="deep", parallel="hsdp", optimizer="nadam", world=4),
+    "tp mlp rmsprop 3": replace(_MLP, parallel="tp", steps=3, optimizer="rmsprop"),
+    "fsdp x tp language adamax 2": replace(_LM, parallel="fsdp_tp", optimizer="adamax", world=4),
+    "names ddp vision adagrad 3": replace(_MLP, model="vision", steps=3, optimizer="adagrad", by_names=True),
+    "names ddp deep nadam 3": replace(_MLP, model="deep", steps=3, optimizer="nadam", by_names=True),
+    "zero deep adamw 2": replace(_MLP, model="deep", parallel="zero", optimizer="adamw"),
 }
 
 

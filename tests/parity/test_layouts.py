@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_gpuperf.features.parity.layouts.asked import layout_of
+from pytest_gpuperf.features.parity.layouts.asked import Subject, imported, layout_of
 from pytest_gpuperf.features.parity.layouts.attention import require_attention
 from pytest_gpuperf.features.parity.layouts.plans import derived
+from pytest_gpuperf.features.parity.layouts.running import tried
 from pytest_gpuperf.features.parity.layouts.table import Result, Row, lines, status
 from pytest_gpuperf.features.parity.layouts.training import SplitError
+from pytest_gpuperf.report.command_error import CommandError
 from tests.whole_run import environment, write
 
 MODEL = """
@@ -61,19 +64,10 @@ class Forgetful(nn.Module):
 class Fixed(nn.Module):
     def __init__(self):
         super().__init__()
-        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+        self.norm, self.up, self.down = nn.BatchNorm1d(4), nn.Linear(4, 8), nn.Linear(8, 4)
 
     def forward(self, x):
-        return self.down(self.up(x).view(len(x), 8).tanh())
-
-
-class Normed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up, self.norm, self.down = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.down(self.norm(self.up(x)))
+        return self.down(self.up(self.norm(x)).view(len(x), 8).tanh())
 
 
 def positioned():
@@ -88,6 +82,10 @@ def tokens(step):
 
 def rows(step):
     return torch.randn(4, 4), torch.randn(4, 4)
+
+
+def pair(step):
+    return torch.randn(2, 4), torch.randn(2, 4)
 
 
 def sums(output, targets):
@@ -167,70 +165,80 @@ def test_positions_that_count_from_0_on_each_rank_are_wrong(folder: Path) -> Non
     assert code == 1
 
 
-def test_what_a_checkpoint_forgets_is_wrong_after_a_resume(folder: Path) -> None:
-    code, text = run(folder, "mymodel:Forgetful", "--batch", "mymodel:rows", "--layouts", "ddp2")
+def test_what_a_checkpoint_forgets_is_wrong_and_what_cannot_be_split_says_why(folder: Path) -> None:
+    code, text = run(folder, "mymodel:Forgetful", "--batch", "mymodel:pair", "--layouts", "ddp2,tp2,ddp2xtp2,ddp3,cp2")
     assert cells(text, "ddp2", "step 1").startswith("right "), text
     row = cells(text, "ddp2", "its checkpoint")
     assert row.startswith("WRONG "), text
     assert "step 2, output of (model)" in row
-    assert code == 1
-
-
-def test_what_cannot_be_split_is_not_tried_and_says_why(folder: Path) -> None:
-    layouts = "tp2,ddp2xtp2,ddp8,cp2"
-    code, text = run(folder, "mymodel:Forgetful", "--batch", "mymodel:rows", "--layouts", layouts, "--steps", "1")
     whys = {
         "tp2": "no pair of linear layers can be cut for 2 ranks: give --plan",
         "ddp2xtp2": "DDP takes no parameters that tensor parallelism has split: use fsdp in its place",
-        "ddp8": "a batch of 4 rows cannot be dealt to 8 ranks",
+        "ddp3": "a batch of 2 rows cannot be dealt to 3 ranks",
         "cp2": "the model does not call F.scaled_dot_product_attention, which context_parallel needs",
     }
     for layout, why in whys.items():
         assert cells(text, layout, "step 1") == f"not tried - {why}", text
-    assert code == 4
+    assert code == 1
 
 
-def test_what_a_model_raises_under_an_api_is_shown(folder: Path) -> None:
-    code, text = run(folder, "mymodel:Fixed", "--batch", "mymodel:rows", "--layouts", "tp2", "--steps", "1")
-    assert cells(text, "tp2", "step 1").startswith("failed - RuntimeError: shape '[4, 8]' is invalid"), text
-    assert code == 4
-
-
-def test_a_norm_over_the_ranks_own_rows_is_wrong(folder: Path) -> None:
-    arguments = ("mymodel:Normed", "--batch", "mymodel:rows", "--layouts", "ddp2", "--steps", "1")
+def test_what_a_model_raises_is_shown_and_a_norm_over_the_ranks_own_rows_is_wrong(folder: Path) -> None:
+    arguments = ("mymodel:Fixed", "--batch", "mymodel:rows", "--layouts", "tp2,ddp2", "--steps", "1")
     code, text = run(folder, *arguments)
+    assert cells(text, "tp2", "step 1").startswith("failed - RuntimeError: shape '[4, 8]' is invalid"), text
     row = cells(text, "ddp2", "step 1")
     assert row.startswith("WRONG "), text
     assert "step 1, output of norm; cause:" in row
     assert code == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("mymodel:absent", "--batch", "mymodel:rows"), "build 'mymodel:absent' cannot be imported from"),
-        (("mymodel", "--batch", "mymodel:rows"), "build is 'mymodel', expected module:function, as in mymodel:build"),
-        (("mymodel:MODEL", "--batch", "mymodel:rows"), "build 'mymodel:MODEL' cannot be imported from"),
-        (("mymodel:torch", "--batch", "mymodel:rows"), "build 'mymodel:torch' is a module, expected a function"),
-        (("mymodel:no_model", "--batch", "mymodel:rows"), "mymodel:no_model returned a int, expected a torch.nn.Mod"),
-        (("mymodel:Net", "--batch", "mymodel:no_batch"), "returned a Tensor, expected (inputs, targets): inputs are"),
-        (
-            ("mymodel:Fixed", "--batch", "mymodel:nan"),
-            "one device cannot train the model: ValueError: reference() is n",
-        ),
-    ],
-)
-def test_bad_input_is_refused(folder: Path, arguments: tuple[str, ...], words: str) -> None:
-    code, text = run(folder, *arguments, "--layouts", "ddp2")
-    assert f"error: {words}" in text or words in text, text
+def test_bad_input_ends_the_command(folder: Path) -> None:
+    code, text = run(folder, "mymodel:absent", "--batch", "mymodel:rows", "--layouts", "ddp2")
+    assert "error: build 'mymodel:absent' cannot be imported from" in text
     assert code == 4
 
 
-@pytest.mark.parametrize("text", ["fsdp", "tp0", "pp2", "tp2xtp2", ""])
-def test_a_layout_that_cannot_be_read(folder: Path, text: str) -> None:
-    code, said = run(folder, "mymodel:Net", "--batch", "mymodel:rows", "--layouts", text)
-    assert f"layout {text!r} cannot be read: write ddp, fsdp, cp or tp with a number of ranks, joined by x" in said
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mymodel", "build is 'mymodel', expected module:function, as in mymodel:build"),
+        ("asked_model:MODEL", "build 'asked_model:MODEL' cannot be imported from"),
+        ("asked_model:torch", "build 'asked_model:torch' is a module, expected a function"),
+    ],
+)
+def test_what_is_no_function_is_refused(tmp_path: Path, name: str, words: str) -> None:
+    write(tmp_path, {"asked_model.py": "import torch\n"})
+    with pytest.raises(CommandError, match=re.escape(words)):
+        imported(name, "build", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("build", "batch", "words"),
+    [
+        ("no_model", "rows", "returning_model:no_model returned a int, expected a torch.nn.Mod"),
+        ("Net", "no_batch", "returned a Tensor, expected (inputs, targets): inputs are"),
+        ("Fixed", "nan", "one device cannot train the model: ValueError: reference() is not finite"),
+    ],
+)
+def test_what_one_device_cannot_train_is_refused_before_ranks_start(
+    tmp_path: Path, build: str, batch: str, words: str
+) -> None:
+    write(tmp_path, {"returning_model.py": MODEL})
+    subject = Subject(f"returning_model:{build}", f"returning_model:{batch}", folder=str(tmp_path))
+    with pytest.raises(CommandError, match=re.escape(words)):
+        tried(subject, [layout_of("ddp2")], 0, 60.0)
+
+
+def test_a_layout_that_cannot_be_read_ends_the_command(folder: Path) -> None:
+    code, said = run(folder, "mymodel:Net", "--batch", "mymodel:rows", "--layouts", "pp2")
+    assert "layout 'pp2' cannot be read: write ddp, fsdp, cp or tp with a number of ranks, joined by x" in said
     assert code == 2
+
+
+@pytest.mark.parametrize("text", ["fsdp", "tp0", "pp2", "tp2xtp2", ""])
+def test_a_layout_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(ValueError, match=f"layout {text!r} cannot be read: write ddp, fsdp, cp or tp with a number"):
+        layout_of(text)
 
 
 def test_a_layout_has_a_world_and_a_mesh() -> None:

@@ -1,10 +1,14 @@
-"""What a user reads: reports in full, and errors about input that cannot be judged."""
+"""What a user reads: the page's example, reports in full, and errors about input that cannot be judged."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.whole_run import WholeRun, run_pytest, write
+from tests.whole_run import ROOT, WholeRun, run_pytest, write
+
+PAGE = (ROOT / "docs" / "is-it-rounding.md").read_text()
 
 TESTS = """
 import pytest, torch, torch.distributed as dist
@@ -96,11 +100,11 @@ def test_declared(parity):
     parity.check(lambda: {"loss": X.square().sum(), "mean": X.mean(), "odd": X.exp()}, program, layouts=layouts)
 
 def test_near_tie(parity):
-    scores = torch.tensor([[0.3, 0.1 + 0.2], [1.0, 2.0]]) * torch.tensor(1.1)
+    scores = torch.tensor([[0.3, 0.30000004], [1.0, 2.0]])
     choose = lambda: {"expert": (scores * torch.tensor([1.0, 1.0])).argmax(1), "scores": scores * 2}
     other = torch.tensor([1 - int(scores.argmax(1)[0]), 1])
     report = parity.check(choose, lambda ctx: {"expert": other, "scores": scores * 2})
-    assert "not judged: expert: 1 of 2 choices are near ties: rounding alone decides them" in str(report)
+    assert "not judged: expert: 1 of 2 choices are near ties, within 1e-07 of each other: rounding alone" in str(report)
 
 def test_other_types(parity):
     names = lambda: {"complex": torch.polar(X.exp(), X), "count": torch.arange(5), "mask": X > 0,
@@ -152,7 +156,8 @@ def test_census_of_something_else(parity):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
     """One run of all tests, since each run loads torch."""
-    return run_pytest(write(tmp_path_factory.mktemp("messages"), {"test_messages.py": TESTS}))
+    ((file, source), *_) = re.findall(r"^`(\w+\.py)`\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    return run_pytest(write(tmp_path_factory.mktemp("messages"), {"test_messages.py": TESTS, file: source}))
 
 
 @pytest.mark.parametrize(
@@ -219,3 +224,19 @@ def test_it_fails_and_says_why(run: WholeRun, name: str) -> None:
     report = " ".join(run.report(f"test_{name}[2ranks]").replace("\nE ", "\n").split())
     for words in ERRORS[name]:
         assert words in report
+
+
+def test_the_page_s_example_prints_what_the_page_shows(run: WholeRun) -> None:
+    shown = re.findall(r"^```\n(parity: .*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[0]
+    assert run.outcomes["test_data_parallel[2ranks-]"] == "PASSED", run.text
+    assert run.outcomes["test_data_parallel[2ranks-1.weight]"] == "FAILED", run.text
+    report = run.report("test_data_parallel[2ranks-1.weight]")
+    # Numbers depend on the seed, which is the test's name; the last line goes on with how to declare it.
+    exact = {_without_numbers(line.removeprefix("E ").strip()) for line in report.splitlines()}
+    for line in shown.splitlines():
+        bare = _without_numbers(line.strip())
+        assert any(one.startswith(bare) or one.endswith(bare) for one in exact), line
+
+
+def _without_numbers(line: str) -> str:
+    return re.sub(r"\d\S*", "#", line)

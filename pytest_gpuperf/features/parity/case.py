@@ -40,6 +40,18 @@ class Groups:
         return len(self.ranks[0])
 
 
+@dataclass(frozen=True, slots=True)
+class Squares:
+    """A gradient's sums of squares, as a norm of all gradients adds them up."""
+
+    name: str
+    whole: float
+    own: Mapping[int, float]
+    """Of the part of each rank."""
+    is_split: bool
+    """Whether ranks hold parts."""
+
+
 @dataclass(frozen=True, repr=False)
 class Case:
     """A wrong tensor as each rank has it and should have it, float64."""
@@ -60,6 +72,12 @@ class Case:
     """A parameter's value on each rank before the update."""
     earlier: Sequence[tuple[str, torch.Tensor]] = ()
     """The reference's tensor at earlier points, by what they are: whole tensors of the same shape."""
+    later: Sequence[tuple[str, torch.Tensor]] = ()
+    """An input's tensors of later steps, likewise."""
+    squares: Sequence[Squares] = ()
+    """Of a gradient: of all gradients of its step."""
+    coarse: torch.dtype | None = None
+    """The dtype that ranks hold, if it is coarser than the reference's."""
     named: Sequence[tuple[str, torch.Tensor]] = ()
     """Other tensors of the reference, by name."""
     vectors: Sequence[tuple[str, torch.Tensor]] = ()

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from pytest_gpuperf.features.parity.judging import Question, judge
+from pytest_gpuperf.features.parity.evidence import Question
+from pytest_gpuperf.features.parity.judging import judge
 from pytest_gpuperf.features.parity.records import Kind, Trace
 from pytest_gpuperf.features.parity.reference import SAMPLES, References
 from pytest_gpuperf.features.parity.report import Report
@@ -95,6 +96,11 @@ def require_names(reference: Trace, traces: Sequence[Trace]) -> None:
     if not any(len(trace) for trace in traces) or not len(reference):
         who = "reference()" if not len(reference) else "no rank"
         raise ValueError(f"{who} returned {'no' if not len(reference) else 'any'} tensors: there is nothing to compare")
+    if all(record.key.kind is Kind.START for record in reference):
+        raise ValueError(
+            "watch() of reference() saw no gradient and no output: call the model within it, and leave "
+            "activations=True if nothing is differentiated"
+        )
     if bool(mine) != bool(theirs):
         raise ValueError(
             f"{'reference()' if mine else 'the program'} returned tensors by name, and the other a trace of watch(): "

@@ -1,7 +1,7 @@
 """Private names of torch that modes over operations need.
 
-``TorchDispatchMode`` and ``tree_map_only`` lie in modules with private names, although torch documents the mode and
-many packages use both. Hooks see modules alone, and nothing else sees the operations of a backward pass.
+``TorchDispatchMode`` lies in a module with a private name, although torch documents it and many packages use it. Hooks
+see modules alone, and nothing else sees the operations of a backward pass.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 T = TypeVar("T")
 
@@ -21,6 +20,7 @@ class OperationsMode(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._names: dict[Any, str] = {}
 
     def __enter__(self) -> Any:
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -32,7 +32,10 @@ class OperationsMode(TorchDispatchMode):
         super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.operated(func, str(func).split(".")[1], args, kwargs or {})
+        name = self._names.get(func)
+        if name is None:
+            name = self._names[func] = str(func).split(".")[1]
+        return self.operated(func, name, args, kwargs or {})
 
     def operated(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """Runs an operation.
@@ -48,4 +51,12 @@ class OperationsMode(TorchDispatchMode):
 
 def mapped(kind: type[T], change: Callable[[T], Any], tree: Any) -> Any:
     """Copies nested lists, tuples and dictionaries, with ``change`` applied to each object of a type."""
-    return tree_map_only(kind, change, tree)
+    if isinstance(tree, kind):
+        return change(tree)
+    if isinstance(tree, tuple):
+        return tuple([mapped(kind, change, one) for one in tree])
+    if isinstance(tree, list):
+        return [mapped(kind, change, one) for one in tree]
+    if isinstance(tree, dict):
+        return {key: mapped(kind, change, one) for key, one in tree.items()}
+    return tree

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 import torch
 
 from pytest_gpuperf.features.parity.case import Case, Groups, factor
+from pytest_gpuperf.features.parity.causes import reductions
 from pytest_gpuperf.features.parity.causes.cause import Cause
 from pytest_gpuperf.features.parity.causes.find import find, where
-from pytest_gpuperf.features.parity.causes.places import outside
-from pytest_gpuperf.features.parity.causes.reductions import partial
+from pytest_gpuperf.features.parity.causes.places import masked, outside
+from pytest_gpuperf.features.parity.evidence import Evidence, Question, margin_of
 from pytest_gpuperf.features.parity.layout import WHOLE, Layout, LayoutError, Part, declared, infer
-from pytest_gpuperf.features.parity.operations import Value, ancestors
-from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace
-from pytest_gpuperf.features.parity.tolerance import BLIND, Tolerance, Tolerances, as_real
+from pytest_gpuperf.features.parity.records import Key, Kind, Record
+from pytest_gpuperf.features.parity.tolerance import BLIND, Tolerance, as_real
 
 _TINY = 1e-300
 _MOST_CASES = 24
 """Wrong tensors whose causes are looked for: what follows from the first ones tells little more."""
-_MOST_NAMED = 64
-"""Other tensors that a wrong one is compared with."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,29 +40,16 @@ class Judged:
     """The larger of its two statistics, relative to their limits; above 1 it is wrong."""
     note: str = ""
     """Why it was not judged, or what is wrong with its shape."""
-    case: Case | None = None
+    prove: Callable[[], Case] | None = None
+    """Makes the case of a wrong tensor, which takes time."""
+
+    @cached_property
+    def case(self) -> Case | None:
+        """What may explain it; None if it is right, or one of many that are wrong."""
+        return self.prove() if self.prove is not None else None
 
     def __repr__(self) -> str:
         return f"Judged({self.title}, ok={self.ok})"
-
-
-@dataclass(frozen=True, repr=False)
-class Question:
-    """All that a check compares, and what the user said about it."""
-
-    reference: Trace
-    traces: Sequence[Trace]
-    tolerances: Tolerances
-    mesh: Mapping[str, int] = field(default_factory=dict)
-    layouts: Mapping[str, str] = field(default_factory=dict)
-    microbatches: int = 1
-    values: Mapping[Key, Value] = field(default_factory=dict)
-    """Where the reference's tensors are among its operations."""
-    vectors: Sequence[tuple[str, torch.Tensor]] = ()
-    drawn: Sequence[str] = ()
-    """Operations of the reference that drew random numbers by what was computed."""
-    shares: Sequence[Trace] = ()
-    """The reference's traces on each rank's share of the batch."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -135,13 +121,15 @@ class _Judge:
         if not self._mesh and meshes:
             self._mesh = meshes[0]
         self._groups = groups_of(self._mesh, meshes, self._world)
-        self._known: dict[tuple[bool, str], dict[int, Part]] = {}
+        self._evidence = Evidence(question, self._groups)
+        self._known = self._evidence.known
         self._astray: set[str] = set()
         self._loss: float | None = None
         self._kinds = {record.key.kind for trace in question.traces for record in trace}
         self._used: set[str] = set()
         self._cases = 0
         self._parts: dict[Key, Mapping[int, Part]] = {}
+        self._order: tuple[int, ...] = ()
 
     def verdict(self) -> Verdict:
         return replace(self._found(), parts=self._parts)
@@ -184,15 +172,16 @@ class _Judge:
         candidate: Judged | None = None
         for one in judged:
             if one.key.kind is Kind.OUTPUT_GRADIENT and not one.ok:
-                candidate = None
-                continue  # its factor depends on the loss, so it is no evidence by itself
+                # Its factor depends on the loss, so it is no evidence by itself; zeros elsewhere are.
+                candidate = one if one.case is not None and masked(one.case) is not None else None
+                continue
             if one.ok:
                 if not one.key.kind.is_activation:
                     candidate = None
                 continue
             if not one.key.kind.is_activation:
                 return candidate or one
-            if one.case is not None and partial(one.case) is not None:
+            if one.case is not None and reductions.partial(one.case) is not None:
                 candidate = one
                 continue
             return candidate or one
@@ -217,8 +206,8 @@ class _Judge:
                 return None
             shapes = ", ".join(map(str, sorted({tuple(one.shape) for one in got.values()})))
             note = f"ranks hold {shapes}, which no layout of {tuple(whole.shape)} gives"
-            case = self._case(record, got, dict.fromkeys(got, WHOLE), whole, tolerance)
-            return Judged(key, title, False, math.inf, math.inf, math.inf, note, case)
+            prove = partial(self._evidence.case, record, got, dict.fromkeys(got, WHOLE), whole, tolerance)
+            return Judged(key, title, False, math.inf, math.inf, math.inf, note, prove)
         if key.kind is Kind.START:
             self._known[key.auto, key.name] = layout.parts
         elif key.kind in (Kind.PARAMETER, Kind.STATE):
@@ -250,7 +239,13 @@ class _Judge:
         elif key.kind is Kind.VALUE:
             titles = {title: name for name, title in self._ask.reference.titles.items()}
             known = self._known.get((True, titles.get(key.name, "")))
-        return infer({rank: replace(one, tensor=got[rank]) for rank, one in held.items()}, whole, known)
+        held = {rank: replace(one, tensor=got[rank]) for rank, one in held.items()}
+        # The order of a batch's shares is free; that of a parameter's shards is not.
+        free = key.kind.is_activation or key.kind is Kind.RESULT
+        layout = infer(held, whole, known, free=free, order=self._order if free else ())
+        if layout is not None and layout.order and layout.source == "content":
+            self._order = layout.order
+        return layout
 
     @staticmethod
     def _add_up(held: Mapping[int, Record], got: dict[int, torch.Tensor]) -> None:
@@ -290,9 +285,7 @@ class _Judge:
         if key.kind is Kind.OUTPUT_GRADIENT:
             # The loss that is differentiated may be a rank's own mean: its factor is found once, at the last output.
             if self._loss is None:
-                factors = [factor(got[rank], layout.parts[rank].of(whole)) for rank in got]
-                mean = sum(factors) / len(factors)
-                self._loss = mean if math.isfinite(mean) and mean else 1.0
+                self._loss = _usual_factor([(got[rank], layout.parts[rank].of(whole)) for rank in got])
             whole, bound, spread = whole * self._loss, bound * abs(self._loss), spread * abs(self._loss)
         worst = norm = off = slack = 0.0
         for rank, part in layout.parts.items():
@@ -314,123 +307,33 @@ class _Judge:
         note = ""
         if bool(bound.isinf().any()):
             share = int(bound.isinf().sum())
-            note = f"{share} of {bound.numel()} choices are near ties: rounding alone decides them"
+            margin = margin_of(self._ask.values.get(key), bound.isinf())
+            within = f", within {margin:.1g} of each other" if margin is not None else ""
+            note = f"{share} of {bound.numel()} choices are near ties{within}: rounding alone decides them"
         elif slack > BLIND and off < 10 * max(1.0, slack):
             ok, note = True, f"rounding alone may change it by {slack:.0%}"
         if key.kind is Kind.START and key.auto and not ok:
             self._astray.add(key.name)  # the program's optimizers number other parameters
             return None
-        case = None if ok or self._has_enough(key) else self._case(record, got, layout.parts, whole, tolerance)
-        return Judged(key, title, ok, off, slack, max(worst, norm), note if ok else "", case)
+        prove = None
+        if not ok and not self._has_enough(key):
+            prove = partial(self._evidence.case, record, got, layout.parts, whole, tolerance)
+        return Judged(key, title, ok, off, slack, max(worst, norm), note if ok else "", prove)
 
     def _has_enough(self, key: Key) -> bool:
         """Whether so many tensors are wrong that nobody looks for this one's cause; activations place the first."""
         self._cases += not key.kind.is_activation
         return not key.kind.is_activation and self._cases > _MOST_CASES
 
-    def _case(
-        self,
-        record: Record,
-        got: Mapping[int, torch.Tensor],
-        parts: Mapping[int, Part],
-        whole: torch.Tensor,
-        tolerance: Tolerance,
-    ) -> Case:
-        key, reference = record.key, self._ask.reference
-        value = self._ask.values.get(key)
-        shares = [trace.records[key] for trace in self._ask.shares if key in trace.records]
-        return Case(
-            key=key,
-            title=reference.title(key),
-            got=got,
-            want={rank: parts[rank].of(whole) for rank in got},
-            tau={rank: parts[rank].of(tolerance.bound) for rank in got},
-            parts=parts,
-            whole=whole,
-            world=self._world,
-            groups=self._groups,
-            microbatches=self._ask.microbatches,
-            base=self._base(key, got),
-            earlier=self._earlier(key, whole),
-            named=self._named(key, whole),
-            vectors=self._ask.vectors,
-            value=value,
-            shares=self._weights_of_shares(shares, whole),
-            drawn=self._ask.drawn,
-        )
 
-    @staticmethod
-    def _weights_of_shares(shares: Sequence[Record], whole: torch.Tensor) -> list[torch.Tensor]:
-        """Gradients of the shares, scaled so that they add up to the whole if that is a plain sum or mean."""
-        tensors = [as_real(one.tensor) for one in shares]
-        if len(tensors) < 2 or any(one.shape != whole.shape for one in tensors):
-            return []
-        columns = torch.stack([one.flatten() for one in tensors], 1)
-        if columns.shape[0] <= columns.shape[1]:
-            return []
-        weights = torch.linalg.lstsq(columns, whole.flatten()[:, None]).solution.flatten()
-        return [one * weight for one, weight in zip(tensors, weights.tolist(), strict=True)]
-
-    def _base(self, key: Key, got: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-        if key.kind is not Kind.PARAMETER:
-            return {}
-        old = self._before(key)
-        found = {rank: self._ask.traces[rank].records.get(old) for rank in got}
-        return {rank: as_real(one.tensor) for rank, one in found.items() if one is not None}
-
-    @staticmethod
-    def _before(key: Key) -> Key:
-        if key.step == 1:
-            return Key(0, Kind.START, key.name, key.auto)
-        return Key(key.step - 1, key.kind, key.name, key.auto)
-
-    def _earlier(self, key: Key, whole: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        """The reference's tensor of earlier steps; of a value that is an optimizer's parameter, that parameter's."""
-        records, found = self._ask.reference.records, []
-        name, auto = key.name, key.auto
-        if key.kind is Kind.VALUE:
-            titles = {title: number for number, title in self._ask.reference.titles.items()}
-            if key.name not in titles:
-                return []
-            name, auto, last = titles[key.name], True, 1 << 30
-            kind = Kind.PARAMETER
-        else:
-            last, kind = key.step, key.kind
-        steps = sorted({one.step for one in records if one.kind is kind and one.name == name and one.auto is auto})
-        for step in reversed([step for step in steps if step < last]):
-            old = records[Key(step, kind, name, auto)]
-            found.append((f"that of step {step}", as_real(old.tensor)))
-        if kind is Kind.PARAMETER and (old_start := records.get(Key(0, Kind.START, name, auto))) is not None:
-            found.append(("that of the start", as_real(old_start.tensor)))
-        return [(text, one) for text, one in found if one.shape == whole.shape and not torch.equal(one, whole)]
-
-    def _named(self, key: Key, whole: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        found: list[tuple[str, torch.Tensor]] = []
-        for other, record in self._ask.reference.records.items():
-            near = other.step in (key.step, key.step - 1) and other.auto is key.auto and not other.kind.is_activation
-            if other != key and near and record.tensor.numel() <= 1 << 20:
-                found.append((self._ask.reference.title(other), as_real(record.tensor)))
-                if len(found) == _MOST_NAMED:
-                    break
-        return found
-
-
-def vectors_of(reference: Trace, values: Sequence[Value]) -> list[tuple[str, torch.Tensor]]:
-    """Vectors that may be added to rows: parameters of one dimension by name, and others by where they were added."""
-    named = [
-        (f"parameter {record.key.name} at the start", record.tensor.double())
-        for record in reference
-        if record.key.kind is Kind.START and not record.key.auto and record.tensor.dim() == 1
-    ]
-    found: dict[int, tuple[str, torch.Tensor]] = {}
-    seen: set[int] = set()
-    for value in values:
-        for one in ancestors(value, seen):
-            operation = one.operation
-            if operation is None or operation.name not in ("addmm", "add", "add_"):
-                continue
-            for taken in operation.inputs:
-                if taken.tensor.dim() == 1 and taken.tensor.is_floating_point() and id(taken) not in found:
-                    line = f" in {operation.line}" if operation.line else ""
-                    found[id(taken)] = (f"the vector of {len(taken.tensor)} that is added{line}", taken.tensor.double())
-    return named + list(found.values())
+def _usual_factor(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """The factor between what most elements are and should be; 1 if there is none. Masks leave it what it is."""
+    held, want = (torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1))
+    large = (want.abs() > 1e-3 * want.abs().max()) & (held != 0) if want.numel() else want.bool()
+    if not bool(large.any()):
+        return 1.0
+    ratios = held[large] / want[large]
+    usual = ratios.median()
+    near = (ratios - usual).abs() <= 0.1 * usual.abs()
+    found = factor(held[large][near], want[large][near])
+    return found if math.isfinite(found) and found else 1.0

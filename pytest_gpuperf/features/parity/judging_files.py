@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from pytest_gpuperf.features.parity.comparing import require_names, units_of
-from pytest_gpuperf.features.parity.judging import Question, judge, vectors_of
+from pytest_gpuperf.features.parity.evidence import Question, vectors_of
+from pytest_gpuperf.features.parity.judging import judge
 from pytest_gpuperf.features.parity.layout import LayoutError
 from pytest_gpuperf.features.parity.recorded_files import ranks_of, samples_of
 from pytest_gpuperf.features.parity.records import Trace

@@ -50,6 +50,8 @@ class Layout:
     parts: dict[int, Part]
     source: str
     """``declared``, ``DTensor``, ``shape``, ``content``, ``start`` or ``order of ranks``."""
+    order: tuple[int, ...] = ()
+    """Each rank's place in a batch that is dealt in another order than that of ranks; empty if it is in that order."""
 
 
 class LayoutError(ValueError):
@@ -178,6 +180,23 @@ class _Axis:
 def _axes(count: int, holders: int) -> list[_Axis]:
     """Ways in which axes of a mesh deal ``count`` parts to ranks; the innermost axis comes first."""
     return [_Axis(count, stride) for stride in _divisors(holders) if holders % (stride * count) == 0]
+
+
+def _swapped(holders: int) -> list[tuple[int, ...]]:
+    """Ranks' places by the axes of a mesh in their other order: (dp, tp) where the mesh has (tp, dp)."""
+    return [
+        tuple(rank % inner * (holders // inner) + rank // inner for rank in range(holders))
+        for inner in _divisors(holders)[1:-1]
+    ]
+
+
+def _in_order(shape: tuple[int, ...], mine: tuple[int, ...], order: tuple[int, ...], cutter: _Cutter) -> list[Part]:
+    """One part each, by the places of ranks; empty if the shapes are no such parts."""
+    dims = [dim for dim, (n, m) in enumerate(zip(shape, mine, strict=False)) if n != m]
+    if len(mine) != len(shape) or len(dims) != 1 or mine[dims[0]] * len(order) != shape[dims[0]]:
+        return []
+    dim, count = dims[0], len(order)
+    return [cutter.part(f"{dim}:{p}/{count}", partial(_chunk, count=count, position=p, dim=dim)) for p in order]
 
 
 def _assignments(shape: tuple[int, ...], locals_: list[tuple[int, ...]], cutter: _Cutter) -> Iterable[list[Part]]:
@@ -323,7 +342,14 @@ def _distance(held: torch.Tensor, wanted: torch.Tensor) -> float:
     return min(off / size, 1.0) if size else float(off > 0)
 
 
-def infer(held: Mapping[int, Record], whole: torch.Tensor, known: Parts | None = None) -> Layout | None:
+def infer(
+    held: Mapping[int, Record],
+    whole: torch.Tensor,
+    known: Parts | None = None,
+    *,
+    free: bool = False,
+    order: tuple[int, ...] = (),
+) -> Layout | None:
     """Finds each rank's part.
 
     Only deals that axes of a mesh make are considered, so parts in another order are no layout, but a fault.
@@ -332,6 +358,8 @@ def infer(held: Mapping[int, Record], whole: torch.Tensor, known: Parts | None =
         held: what ranks hold, by rank.
         whole: the reference's tensor, float64.
         known: parts of the parameter that the tensor belongs to.
+        free: whether the axes of the mesh may deal it in their other order, as a batch is dealt.
+        order: the ranks' places in which an earlier tensor of the batch was dealt.
 
     Returns:
         None if no layout explains the shapes.
@@ -349,7 +377,13 @@ def infer(held: Mapping[int, Record], whole: torch.Tensor, known: Parts | None =
     best: tuple[float, list[Part]] | None = None
     first: tuple[float, list[Part]] | None = None
     count = 0
-    for deal in _assignments(tuple(whole.shape), [shapes[rank] for rank in ranks], cutter):
+    orders: list[tuple[tuple[int, ...], list[Part]]] = []
+    if free and len(set(shapes.values())) == 1:
+        places = [order] if len(order) == len(ranks) else _swapped(len(ranks))
+        orders = [(one, _in_order(tuple(whole.shape), shapes[ranks[0]], one, cutter)) for one in places]
+    others = [deal for _, deal in orders if deal]
+    usual = _assignments(tuple(whole.shape), [shapes[rank] for rank in ranks], cutter)
+    for deal in itertools.chain(others, usual) if order else itertools.chain(usual, others):
         count += 1
         if deal[0].index is None and len(set(deal)) == 1:
             return Layout(dict(zip(ranks, deal, strict=True)), "shape")
@@ -365,7 +399,8 @@ def infer(held: Mapping[int, Record], whole: torch.Tensor, known: Parts | None =
     if best[0] > _TELLING * first[0]:
         best = first  # what nothing resembles is taken as the most conventional deal has it
     source = "content" if best[0] < _NEAR else "order of ranks"
-    return Layout(dict(zip(ranks, best[1], strict=True)), "shape" if count == 1 else source)
+    found = next((one for one, deal in orders if deal == best[1]), ())
+    return Layout(dict(zip(ranks, best[1], strict=True)), "shape" if count == 1 else source, found)
 
 
 def _shape_of(part: Part, whole: torch.Tensor) -> tuple[int, ...] | None:

@@ -21,6 +21,8 @@ class Kind(StrEnum):
     INPUT = "input"
     OUTPUT = "output"
     OUTPUT_GRADIENT = "output gradient"
+    RESULT = "result"
+    """The whole model's output, where nothing was differentiated."""
     GRADIENT = "gradient"
     PARAMETER = "parameter"
     STATE = "state"

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pytest_gpuperf.features.parity.judging import vectors_of
+from pytest_gpuperf.features.parity.evidence import vectors_of
 from pytest_gpuperf.features.parity.operations import Operations, Value
 from pytest_gpuperf.features.parity.optimizer_steps import OptimizerSteps
 from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, as_trace

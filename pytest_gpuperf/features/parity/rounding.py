@@ -10,10 +10,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from pytest_gpuperf.features.parity.dispatch_internals import OperationsMode, mapped
+from pytest_gpuperf.features.parity.long_sums import of_addends, of_result
 
 AMPLITUDE = 4.0
-"""How many unit roundoffs an operation's result moves at most. It is the safety factor of all tolerances, and lies
-inside the perturbation, so that results which are not linear in it (the sign in Adam, a route near a tie) show it."""
+"""How many unit roundoffs an operation's result moves at most, unless it is a long sum. It is the safety factor of all
+tolerances. It lies inside the perturbation, so that results which are not linear in it (the sign in Adam, a route near
+a tie) show it."""
 
 # These only move or choose numbers, so nothing is rounded.
 _MOVES = frozenset(
@@ -81,7 +83,7 @@ class RandomRounding(OperationsMode):
             return function(*args, **kwargs)
         in_place = name.endswith("_") or "out" in kwargs
         if name in _SUMS and not in_place:
-            args = mapped(torch.Tensor, self._shaken, args)
+            return self._summed(function, name, args, kwargs)
         out = function(*args, **kwargs)
         if in_place:
             targets = args[0] if args else kwargs.get("out")
@@ -93,7 +95,15 @@ class RandomRounding(OperationsMode):
             mapped(torch.Tensor, self._shake, out)
         return out
 
-    def _factors(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _summed(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Runs a sum, and shakes its addends and results, the more the longer it is."""
+        fine = self._unit is None  # coarser rounding hides what sums do
+        addends = of_addends(name, args) if fine else 0.0
+        out = function(*mapped(torch.Tensor, lambda one: self._shaken(one, addends), args), **kwargs)
+        mapped(torch.Tensor, lambda one: self._shake(one, of_result(name, args, one) if fine else 0.0), out)
+        return out
+
+    def _factors(self, tensor: torch.Tensor, at_least: float) -> torch.Tensor:
         real = tensor.real.dtype if tensor.is_complex() else tensor.dtype
         unit = torch.finfo(real).eps / 2
         if self._unit is not None and not self._stepping:
@@ -108,18 +118,19 @@ class RandomRounding(OperationsMode):
             pool = drawn.mul_(2).sub_(1).mul_(self._amplitude * unit).add_(1).to(tensor.device, dtype)
             self._pools[key] = pool
         begin = self._draws.randrange(len(pool) - count + 1)
-        return pool[begin : begin + count].view(tensor.shape)
+        factors = pool[begin : begin + count].view(tensor.shape)
+        return factors if at_least <= self._amplitude else (factors - 1) * (at_least / self._amplitude) + 1
 
     def _takes(self, tensor: torch.Tensor) -> bool:
         wide = tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() > 1)
         return wide and bool(tensor.numel()) and tensor.layout == torch.strided
 
-    def _shaken(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _shaken(self, tensor: torch.Tensor, at_least: float = 0.0) -> torch.Tensor:
         if not self._takes(tensor):
             return tensor
         # The infinities of a mask stay what they are, since the factors are positive.
-        return (tensor * self._factors(tensor)).to(tensor.dtype)
+        return (tensor * self._factors(tensor, at_least)).to(tensor.dtype)
 
-    def _shake(self, tensor: torch.Tensor) -> None:
+    def _shake(self, tensor: torch.Tensor, at_least: float = 0.0) -> None:
         if self._takes(tensor):
-            tensor.mul_(self._factors(tensor))
+            tensor.mul_(self._factors(tensor, at_least))

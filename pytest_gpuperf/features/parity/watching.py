@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import nn
 
 from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, local, plain_name
 from pytest_gpuperf.features.parity.step_starts import active
+
+_WHOLE = "(model)"
 
 
 class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) as trace
@@ -57,8 +60,12 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
                 self._note(Kind.START, name, parameter, step=0)
         if self._activations:
             for model in self._models:
+                watched = set()
                 for name, module in model.named_modules():
-                    self._watch_module(self._rename(plain_name(name)), module)
+                    plain = self._rename(plain_name(name))
+                    if plain not in watched:  # a wrapper has the name of what it wraps
+                        watched.add(plain)
+                        self._watch_module(plain, module)
         if self._optimizer is not None:
             self._handles.append(self._optimizer.register_step_pre_hook(lambda *_: self._note_gradients()))
             self._handles.append(self._optimizer.register_step_post_hook(lambda *_: self._end_step()))
@@ -69,7 +76,18 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
     ) -> None:
         if kind is None and self._optimizer is None:
             self._note_gradients()
+        if kind is None and not any(key.kind is Kind.GRADIENT for key in self._trace.records):
+            self._judge_outputs()
         self._remove_hooks()
+
+    def _judge_outputs(self) -> None:
+        """Makes results of the whole model's outputs: they are all that counts if nothing was differentiated."""
+        records = self._trace.records
+        self._trace.records = {}
+        for key, record in records.items():
+            if key.kind is Kind.OUTPUT and key.name.partition("[")[0] == _WHOLE:
+                key = replace(key, kind=Kind.RESULT)
+            self._trace.records[key] = replace(record, key=key)
 
     def _remove_hooks(self) -> None:
         for handle in self._handles:
@@ -89,7 +107,7 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
     def _watch_module(self, name: str, module: nn.Module) -> None:
         if isinstance(module, nn.ModuleList | nn.ModuleDict):
             return  # containers are never called
-        name = name or "(model)"
+        name = name or _WHOLE
 
         def entering(_: nn.Module, args: tuple[Any, ...]) -> None:
             first = args[0] if args else None

@@ -24,15 +24,17 @@ def zeros(case: Case) -> Cause | None:
 
 def rounded(case: Case) -> Cause | None:
     """Rounded through a coarser type."""
-    if case.evidence < 1 or (case.is_count and not _large(case)):
+    if case.evidence < 1 or (case.is_count and not _large(case) and case.coarse is None):
         return None
     for dtype in (torch.bfloat16, torch.float16):
         if all(torch.equal(case.got[rank].to(dtype).double(), case.got[rank]) for rank in case.got):
-            if all(torch.equal(case.want[rank].to(dtype).double(), case.want[rank]) for rank in case.got):
+            kept = case.coarse is dtype
+            if not kept and all(torch.equal(case.want[r].to(dtype).double(), case.want[r]) for r in case.got):
                 continue
             unit = torch.finfo(dtype).eps / 2
+            units = 4 if kept else 1.01  # what is kept in a coarse type is rounded again and again
             once = all(
-                bool(((case.got[r] - case.want[r]).abs() <= 1.01 * unit * case.want[r].abs() + case.tau[r]).all())
+                bool(((case.got[r] - case.want[r]).abs() <= units * unit * case.want[r].abs() + case.tau[r]).all())
                 for r in case.got
             )
             if not once and case.evidence < 4:

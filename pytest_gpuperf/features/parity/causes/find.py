@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from pytest_gpuperf.features.parity.case import Case, ranks_text
-from pytest_gpuperf.features.parity.causes import content, places, reductions, stale
+from pytest_gpuperf.features.parity.causes import clipping, content, places, reductions, stale
 from pytest_gpuperf.features.parity.causes.cause import Cause
 
 HYPOTHESES: tuple[tuple[str, Callable[[Case], Cause | None]], ...] = (
@@ -19,10 +19,11 @@ HYPOTHESES: tuple[tuple[str, Callable[[Case], Cause | None]], ...] = (
     ("a missing reduction", reductions.partial),
     ("parts of other ranks", places.permuted),
     ("other parameters at the start", stale.start),
-    ("a value of an earlier step", stale.earlier),
+    ("a value of another step", stale.earlier),
     ("a value that does not move", stale.frozen),
     ("blocks in another order", places.blocks),
     ("vectors at another place", places.misplaced),
+    ("another norm in the clipping", clipping.clipped),
     ("a factor of ranks or microbatches", reductions.scaled),
     ("another factor", reductions.one_factor),
     ("a constant", reductions.constant),

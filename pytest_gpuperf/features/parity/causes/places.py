@@ -54,7 +54,7 @@ def blocks(case: Case) -> Cause | None:
     """The tensor is cut into blocks that come in another order, or overlap."""
     rank = case.wrong[0]
     held, want, tau = case.got[rank], case.want[rank], case.tau[rank]
-    if len(torch.unique(want)) < 3:
+    if min(len(torch.unique(want)), len(torch.unique(held))) < 3:
         return None  # equal entries are in any order
     if (lost := _lost_position(held, want, tau, case)) is not None:
         return lost

@@ -13,6 +13,8 @@ from pytest_gpuperf.features.parity.records import Kind
 
 def counted(case: Case) -> Cause | None:
     """The optimizer's count of steps is wrong."""
+    if case.coarse is not None:
+        return None  # it may be rounded
     if case.key.kind is Kind.STATE and case.key.name.endswith(".step"):
         rank = case.wrong[0]
         held, want = float(case.got[rank]), float(case.want[rank])
@@ -47,18 +49,20 @@ def unchanged(case: Case) -> Cause | None:
 
 
 def earlier(case: Case) -> Cause | None:
-    """The value of an earlier step, in whole or in blocks."""
+    """The value of an earlier step, in whole or in blocks; of an input also that of a later one."""
     if case.is_scalar or len(torch.unique(case.whole)) < 3:
         return None
-    for text, old in case.earlier:
-        if old.shape != case.whole.shape:
-            continue
-        was = {rank: case.parts[rank].of(old) for rank in case.wrong}
-        if all(case.fits(case.got[rank], rank, was[rank], room=1.0) for rank in case.wrong):
-            return Cause(
-                "stale",
-                f"on {ranks_text(case.wrong, len(case.got))} it is {text}: not updated since, or not fetched again",
-            )
+    again = ("stale", "not updated since, or not fetched again")
+    if case.key.kind is Kind.INPUT:
+        again = ("state lost", "data come again, as if the state of a sampler or a loader was lost")
+    ahead = ("position", "data were skipped: a loader, a sampler or a count of epochs is ahead")
+    for (code, why), texts in ((again, case.earlier), (ahead, case.later)):
+        for text, old in texts:
+            if old.shape != case.whole.shape:
+                continue
+            was = {rank: case.parts[rank].of(old) for rank in case.wrong}
+            if all(case.fits(case.got[rank], rank, was[rank], room=1.0) for rank in case.wrong):
+                return Cause(code, f"on {ranks_text(case.wrong, len(case.got))} it is {text}: {why}")
     for text, old in case.earlier:
         if old.shape != case.whole.shape or not old.dim():
             continue

@@ -50,6 +50,7 @@ def tried(subject: Subject, layouts: Sequence[Layout], gpus: int, timeout: float
     """
     with tempfile.TemporaryDirectory(prefix="gpuperf-parity-") as folder:
         attempts = _Attempts(subject, layouts, Path(folder), gpus)
+        attempts.require_reference()
         world = max(layout.world for layout in layouts if not gpus or layout.world <= gpus)
         test = Path(folder) / "test_layouts.py"
         test.write_text(_TEST.format(world=world, timeout=timeout))
@@ -59,8 +60,6 @@ def tried(subject: Subject, layouts: Sequence[Layout], gpus: int, timeout: float
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             code = pytest.main(arguments, plugins=[_Plugin(attempts)])
-        if attempts.error is not None:
-            raise attempts.error
         if code != pytest.ExitCode.OK:
             raise CommandError(f"ranks could not run the layouts; pytest printed:\n{printed.getvalue()[-3000:]}")
         return attempts.rows
@@ -87,18 +86,22 @@ class _Attempts:
         self._references = References(lambda: reference(subject), subject.seed)
         self._plans: dict[int, Mapping[str, str]] = {}
         self.rows: list[Row] = []
-        self.error: CommandError | None = None
+
+    def require_reference(self) -> None:
+        """Trains on one device, before any rank starts.
+
+        Raises:
+            CommandError: that fails, or cannot be compared with.
+        """
+        try:
+            self._references.whole  # noqa: B018  # is kept
+        except CommandError:
+            raise
+        except Exception as error:
+            raise CommandError(f"one device cannot train the model: {type(error).__name__}: {error}") from error
 
     def run(self, ranks: Ranks) -> None:
         """Tries each layout from the start, then from checkpoints."""
-        try:
-            self._references.whole  # noqa: B018  # a reference that cannot be judged starts no rank
-        except CommandError as error:
-            self.error = error
-            return
-        except Exception as error:
-            self.error = CommandError(f"one device cannot train the model: {type(error).__name__}: {error}")
-            return
         rows = {layout: self._from_start(ranks, layout) for layout in self._layouts}
         right = [layout for layout, row in rows.items() if row.result is Result.RIGHT]
         for layout, row in rows.items():
