@@ -63,10 +63,10 @@ SLOWER_STEP = replace(
 @pytest.mark.parametrize(
     ("verdict", "what", "details"),
     [
-        (RACED, f"{SLOWER}, the code", [SEEN, CODE, ENVIRONMENT, BISECT]),
+        (RACED, f"{SLOWER}, because of the code", [SEEN, CODE, ENVIRONMENT, BISECT]),
         (
             replace(RACED, changed=("work.py", "more.py")),
-            f"{SLOWER}, the code (work.py and 1 more)",
+            f"{SLOWER}, because of the code (work.py and 1 more)",
             [SEEN, CODE, ENVIRONMENT, "changed since, and imported by the test: work.py, more.py", BISECT],
         ),
         (  # the machine became faster than it was when it was recorded
@@ -116,7 +116,7 @@ SLOWER_STEP = replace(
         ),
         (
             replace(RACED, expected=EXPECTED),
-            f"{SLOWER}, the code",
+            f"{SLOWER}, because of the code",
             [SEEN, CODE, ENVIRONMENT, "it was expected at 310.0 GB/s until 2027-01-31: a slow driver", BISECT],
         ),
         (
@@ -202,7 +202,7 @@ def test_the_first_line_says_what_happened_and_the_others_how_it_is_known(
     [
         (
             replace(REGRESSED, reason=Reason.GROSS, elsewhere=True),
-            f"busbw 298.0 GB/s: {SLOWER}, the code or this machine",
+            f"busbw 298.0 GB/s: {SLOWER}, because of the code or this machine",
             "more than machines of this kind differ by; a race would tell slower code from a slower machine",
         ),
         (
