@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuperf.baselines.mode import LEAST_LAUNCHES, Mode
-from pytest_gpuperf.race_options import RACE_OPTIONS, RaceOptions, race_options
 from pytest_gpuperf.ranks.hash_seed import hash_seed, seed_by_rank
 
 if TYPE_CHECKING:
@@ -178,6 +177,24 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             "help": "folder of the baselines, relative to the working directory (default: ini gpuperf_baselines)",
         },
     ),
+    (
+        "--environment",
+        {
+            "choices": ("fail", "warn"),
+            "default": None,
+            "help": "whether a run fails if the environment is slower, and not the code (default: fail; warn on GPUs "
+            "that the record does not know)",
+        },
+    ),
+    (
+        "--undecided",
+        {
+            "choices": ("fail", "warn"),
+            "default": None,
+            "help": "whether a run fails if a figure is worse and nothing decided why (default: fail if the "
+            "environment has CI)",
+        },
+    ),
 )
 
 _MODES: dict[str, Sequence[str]] = {"--update-baselines": [mode.value for mode in Mode]}
@@ -185,8 +202,6 @@ _MODES: dict[str, Sequence[str]] = {"--update-baselines": [mode.value for mode i
 _NEGATIONS = ("--no-resume", "--no-strict-baselines")
 NamedOptions = Mapping[str, Mapping[str, Any]]
 """What ``addoption`` takes, by the names of options."""
-OPTIONS = (*_OPTIONS, *RACE_OPTIONS)
-"""All options by their short names, with what ``addoption`` takes."""
 SHARED = ("--gpus", "--smoke", "--resume", "--environment")
 """Names that other plugins and ``conftest.py`` files use; such an option has another one, with our prefix.
 
@@ -257,7 +272,6 @@ class Options:
     """Whether a figure without a baseline fails, whatever a model of the hardware says."""
     results: Path | None = None
     """The file of the results as JSON."""
-    race: RaceOptions = field(default_factory=RaceOptions)
     environment_fails: bool | None = None
     """Whether a run fails if the environment is slower; None: only on GPUs that the record knows."""
     undecided_fails: bool = False
@@ -326,12 +340,6 @@ class Options:
         if update and not config.getoption("gpuperf_reason").strip():
             raise pytest.UsageError("--update-baselines keeps beside the figures why they changed: add --reason TEXT")
         results = config.getoption("gpuperf_json")
-        race = race_options(config)
-        if race.against is not None and (update or smoke):
-            other = "--update-baselines" if update else "--smoke"
-            raise pytest.UsageError(f"--against, --against-python and --bisect race what tests measure: drop {other}")
-        if race.against is not None and is_distributed(config):
-            raise pytest.UsageError("--against, --against-python and --bisect race all tests together: drop -n")
         return cls(
             gpus=gpus,
             require_gpus=bool(config.getoption("gpuperf_require_gpus")),
@@ -356,7 +364,6 @@ class Options:
             resume=resume,
             strict_baselines=_in_ci() if (strict := config.getoption("gpuperf_strict_baselines")) is None else strict,
             results=None if results is None else config.invocation_params.dir / results,
-            race=race,
             environment_fails=_fails(config.getoption("gpuperf_environment")),
             undecided_fails=_in_ci() if (fails := _fails(config.getoption("gpuperf_undecided"))) is None else fails,
             largest_worlds=bool(config.getoption("gpuperf_largest_worlds")),
@@ -397,7 +404,7 @@ def add_options(parser: pytest.Parser, of_features: NamedOptions) -> None:
     group = parser.getgroup(GROUP, "multi-GPU correctness and performance")
     for name, settings in of_features.items():
         group.addoption(prefixed(name), **{**settings, "dest": _dest(name)})
-    for name, settings in OPTIONS:
+    for name, settings in _OPTIONS:
         modes = [f"{name}={mode}" for mode in _MODES.get(name, ())]
         names = [prefixed(name)] if name in SHARED else [name, *modes]
         group.addoption(*names, **{**settings, "dest": _dest(name)})
@@ -445,7 +452,7 @@ def without_values(words: Sequence[str], args: Sequence[str], of_features: Named
 
 
 def _shared(of_features: NamedOptions) -> NamedOptions:
-    return {**{name: settings for name, settings in OPTIONS if name in SHARED}, **of_features}
+    return {**{name: settings for name, settings in _OPTIONS if name in SHARED}, **of_features}
 
 
 def prefixed(name: str) -> str:
@@ -461,7 +468,7 @@ def _dest(name: str) -> str:
 
 def is_given(config: pytest.Config, of_features: NamedOptions) -> bool:
     """Whether the user gave an option of the core, one of these of features, or an ini key of the core."""
-    for name, settings in (*OPTIONS, *of_features.items()):
+    for name, settings in (*_OPTIONS, *of_features.items()):
         if getattr(config.option, _dest(name)) != settings.get("default", False if "action" in settings else None):
             return True
     return any(config.getini(key) != default for key, default, _ in _INI)

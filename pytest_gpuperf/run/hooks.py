@@ -49,8 +49,9 @@ def begin(config: pytest.Config) -> None:
     """Reads the options and finds the GPUs; starts no process."""
     options = Options.from_config(config)
     config.hook.pytest_gpuperf_check_options(config=config)
-    nodes: RunNodes | None = config.hook.pytest_gpuperf_nodes(config=config, options=options)
+    nodes: RunNodes | None = None
     try:
+        nodes = config.hook.pytest_gpuperf_nodes(config=config, options=options)
         nodes = nodes or this_machine(config, options, Machine.of(options.gpus))
         _require(options, nodes.machine)
         config.stash[SESSION] = session = Session.of(config, options, nodes)
@@ -130,7 +131,14 @@ def put_perf_last(items: list[pytest.Item]) -> None:
 def collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skips, orders and repeats tests, after other plugins have deselected."""
     session = config.stash[SESSION]
-    arrange(items, session.options, session.machine, shared=is_worker(config), capacity=session.capacity)
+    arrange(
+        items,
+        session.options,
+        session.machine,
+        shared=is_worker(config),
+        capacity=session.capacity,
+        on_cpus=session.launch.measured,
+    )
 
 
 def collection_finish(session: pytest.Session) -> None:

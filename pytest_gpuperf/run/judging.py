@@ -1,8 +1,10 @@
-"""Makes the judge that holds the figures of a run against the baselines of its hardware."""
+"""Who judges the figures of a run: the baselines of its hardware, unless a feature has it otherwise."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from pytest_gpuperf.baselines.provenance import today
 from pytest_gpuperf.figures.metric import Metric
@@ -14,6 +16,41 @@ from pytest_gpuperf.references.expecting import Expecting
 from pytest_gpuperf.references.shelf import Shelf
 from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.rule import Policy
+from pytest_gpuperf.verdicts.verdict import Verdict
+
+
+class Judging(Protocol):
+    """Judges the figures of one run."""
+
+    def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
+        """Returns the verdicts on the figures of one test."""
+        ...
+
+    def unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
+        """Returns the metrics that a test did not check, and that it had to."""
+        ...
+
+    @property
+    def shift(self) -> float | None:
+        """By how much all figures moved alike, as a fraction, worse above 0; None if they did not."""
+        ...
+
+    @property
+    def knows(self) -> bool:
+        """Whether the record of a figure knows these GPUs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Who judges the figures of a run that a feature has judged in its own way."""
+
+    by: Judging | None
+    """None if this process only measures."""
+    on_cpus: bool = False
+    """Whether figures of CPUs say how fast something is."""
+    reports: bool = True
+    """Whether this process reports; if not, another one does."""
 
 
 def judge_of(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 
-from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.baselines.mode import Mode
 from pytest_gpuperf.baselines.provenance import UNKNOWN, commit_of
 from pytest_gpuperf.options import Options
@@ -16,11 +14,10 @@ from pytest_gpuperf.report.missing_lines import missing_lines
 from pytest_gpuperf.report.recording_lines import gone_lines, recording_lines
 from pytest_gpuperf.report.undecided_lines import noisy_lines, undecided_lines
 from pytest_gpuperf.report.verdict_line import opinion_lines, run_lines, run_policy_lines
+from pytest_gpuperf.repository import CannotRace, Repository
 from pytest_gpuperf.run.gone import SeenTests
-from pytest_gpuperf.run.racing import Racing
+from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.recording import Recording
-from pytest_gpuperf.verdicts.contest import Contest
-from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
@@ -33,19 +30,19 @@ class SummaryLines:
         commands: Commands,
         seen: SeenTests,
         where: str,
-        racing: Racing | None,
-        judging: Judge | Contest | None,
+        judging: Judging | None,
         recording: Recording | None,
-        nodes: Callable[[], list[str]] = list,
+        nodes: Callable[[], list[str]],
+        of_features: Callable[[], list[str]],
     ) -> None:
         self._options = options
         self._commands = commands
         self._seen = seen
         self._where = where
-        self._racing = racing
         self._judging = judging
         self._recording = recording
         self._nodes = nodes
+        self._of_features = of_features
         self.stored: Collection[str] = ()
         """Node ids of the tests that the baselines have entries of, once they are read."""
 
@@ -55,12 +52,12 @@ class SummaryLines:
         if self._recording is not None:
             return [*gone, *self._of_recording(self._recording)]
         shift = None if self._judging is None else self._judging.shift
-        culprits = [] if self._racing is None else self._racing.culprits
+        found = self._of_features()
         policy = run_policy_lines(self._options.policy, verdicts)
         github = os.environ.get("GITHUB_ACTIONS") == "true"
         missing = missing_lines(verdicts, self._commands.record_all, on_github=github)
         undecided = undecided_lines(verdicts, fails=self._options.undecided_fails)
-        of_run = [*opinion_lines(verdicts), *run_lines(shift, verdicts), *culprits, *undecided, *noisy_lines(verdicts)]
+        of_run = [*opinion_lines(verdicts), *run_lines(shift, verdicts), *found, *undecided, *noisy_lines(verdicts)]
         lines = [*gone, *policy, *missing, *of_run]
         return [*lines, *explanation_lines(verdicts)]
 

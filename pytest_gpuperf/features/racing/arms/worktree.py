@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.git import GitFailed, git
+from pytest_gpuperf.repository import CannotRace, Repository
 
 _CHECKOUT = 900.0  # seconds; a large repository, whose large files come over the network
 _GITLINK = "160000"  # gitrepository-layout(5), git-ls-tree(1): the mode of a submodule

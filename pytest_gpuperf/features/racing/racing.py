@@ -7,97 +7,33 @@ over the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Protocol
 
 import pytest
 
-from pytest_gpuperf.arms.arm import Arm, CannotRace, Measured
-from pytest_gpuperf.arms.repository import Repository
+from pytest_gpuperf.features.racing.arms.arm import Arm, Measured
+from pytest_gpuperf.features.racing.arms.arms import Arms as ArmsOfRun
+from pytest_gpuperf.features.racing.bisecting import bisected, regressed
+from pytest_gpuperf.features.racing.changed_code import ChangedCode
+from pytest_gpuperf.features.racing.contest import Contest
+from pytest_gpuperf.features.racing.lines import alone_line, block_line, clearing_line, same_code_line, second_line
+from pytest_gpuperf.features.racing.means import Means
+from pytest_gpuperf.features.racing.options import RaceOptions
+from pytest_gpuperf.features.racing.same_code import LAUNCHES, SameCode
+from pytest_gpuperf.features.racing.spending import PATIENCE, NoTimeLeft, ids, limit_of
+from pytest_gpuperf.features.racing.suspects import Held, HeldReports
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.race_options import RaceOptions
-from pytest_gpuperf.report.race_lines import alone_line, block_line, clearing_line, same_code_line, second_line
-from pytest_gpuperf.run.bisecting import bisected, regressed
+from pytest_gpuperf.repository import CannotRace, Repository
 from pytest_gpuperf.run.body_hash import body_hash
-from pytest_gpuperf.run.changed_code import ChangedCode
-from pytest_gpuperf.run.same_code import LAUNCHES, SameCode
-from pytest_gpuperf.run.spending import PATIENCE, NoTimeLeft, Spending, ids, limit_of
-from pytest_gpuperf.run.suspects import Held, HeldReports
-from pytest_gpuperf.verdicts.judge import Arms
+from pytest_gpuperf.verdicts.judge import Arms, Judge
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS
 from pytest_gpuperf.verdicts.rule import MOST_CLEARING, MOST_LAUNCHES
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 _FULL_HASH = 40  # letters
-
-
-class Deciding(Protocol):
-    """The judge of suspects: against the record, or by races alone."""
-
-    def may_clear(self, suspect: Verdict, present: Sequence[Metric]) -> bool:
-        """Whether one more launch of the present code may clear a suspect."""
-        ...
-
-    def cleared(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
-        """A suspect that launches of the present code clear; None if they do not."""
-        ...
-
-    def commit_to_race(self, suspect: Verdict) -> str | None:
-        """What arm A is made of; None if nothing is known that could race."""
-        ...
-
-    def raced(self, suspect: Verdict, arms: Arms, *, over: bool) -> Verdict | None:
-        """What a race makes of a suspect; None if it is still open."""
-        ...
-
-    def not_raced(self, suspect: Verdict, present: Sequence[Metric], why: str, *, over: bool) -> Verdict | None:
-        """What becomes of a suspect that cannot race; None if one more launch may decide."""
-        ...
-
-    def out_of_time(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict:
-        """What becomes of a suspect that no time is left for."""
-        ...
-
-    def named(self, verdict: Verdict) -> Verdict:
-        """Adds what differs from the launches of its record to a verdict."""
-        ...
-
-    @property
-    def moved(self) -> Sequence[str]:
-        """Tests that a second launch has to run, as the figures of the first one moved all alike."""
-        ...
-
-    def second(self, test: str, metrics: Mapping[str, Metric]) -> None:
-        """Takes the figures of such a test."""
-        ...
-
-
-class Opener(Protocol):
-    """Opens the arms of a run."""
-
-    def present(self, python: str | None = None) -> Arm:
-        """The checkout as it is, maybe with another interpreter.
-
-        Raises:
-            CannotRace: it cannot be had here.
-        """
-        ...
-
-    def of(self, commit: str, python: str | None = None, build: str | None = None) -> Arm:
-        """A commit of it, maybe with another interpreter, and with what a command builds in it.
-
-        Raises:
-            CannotRace: it cannot be had here.
-        """
-        ...
-
-    def close(self) -> None:
-        """Ends all processes, and removes what was checked out."""
-        ...
 
 
 @dataclass(slots=True)
@@ -118,47 +54,29 @@ class Racing:
     def __init__(
         self,
         held: HeldReports,
-        deciding: Deciding,
-        here: Arm,
-        open_arms: Callable[[Sequence[str]], Opener],
-        vacate: Callable[[], None],
-        say: Callable[[str], None],
+        deciding: Judge | Contest,
+        means: Means,
         options: RaceOptions,
-        folder: Path,
-        spending: Spending,
         moved: Callable[[Sequence[Held]], None],
         same_code: SameCode | None = None,
-        cannot: str = "",
     ) -> None:
         """Nothing is launched yet.
 
         Args:
             held: the suspects.
-            deciding: decides about them.
-            here: makes launches of the present code in this process.
-            open_arms: makes what opens the arms for tests of these node ids.
-            vacate: lets go of the GPUs, which the arms lease for themselves.
-            say: prints a line while the run goes on.
+            deciding: decides about them: against the record, or by races alone.
+            means: makes the launches.
             options: what the user asked for of races.
-            folder: in the repository.
-            spending: makes the launches.
             moved: is called with the tests once all are decided, before they are reported.
             same_code: decides about suspects whose code did not change; None if they race all the same.
-            cannot: why no suspect of the run can race; empty if it can.
         """
         self._held = held
         self._deciding = deciding
-        self._here = here
-        self._open_arms = open_arms
-        self._vacate = vacate
-        self._say = say
+        self._means = means
         self._options = options
-        self._folder = folder
-        self._spending = spending
         self._moved = moved
         self._same_code = same_code
-        self._cannot = cannot
-        self._changes = ChangedCode(folder)
+        self._changes = ChangedCode(means.folder)
         self._old: dict[str, Arm] = {}
         """Arms of other code that are open, by commit."""
         self.culprits: list[str] = []
@@ -171,7 +89,7 @@ class Racing:
             CannotRace: it is not there.
         """
         if self._options.against:
-            Repository.of(self._folder).resolve(self._options.against)
+            Repository.of(self._means.folder).resolve(self._options.against)
 
     def protocol(self, item: pytest.Function, nextitem: pytest.Item | None, *, at_once: bool) -> None:
         """Runs a perf test.
@@ -198,12 +116,12 @@ class Racing:
         if self._same_code is not None:
             for commit in [commit for commit in by_commit if self._same_code.of(commit)]:
                 self._of_same_code(self._same_code, commit, by_commit.pop(commit))
-        if self._cannot:
+        if self._means.cannot:
             for test in self._held.tests:
-                test.no_race = self._cannot
+                test.no_race = self._means.cannot
         elif by_commit:
-            self._vacate()
-            with closing(self._open_arms(ids(self._held.tests))) as arms:
+            self._means.vacate()
+            with closing(self._means.open_arms(ids(self._held.tests))) as arms:
                 for commit, racing in by_commit.items():
                     self._race(arms, commit, racing)
                 if self._options.bisect:
@@ -231,8 +149,8 @@ class Racing:
         self._held.release()
 
     def _second_launch(self, tests: Sequence[str]) -> None:
-        self._say(second_line(len(tests)))
-        launched = self._spending.launched(self._here, tests, PATIENCE * len(tests))
+        self._means.say(second_line(len(tests)))
+        launched = self._means.spending.launched(self._means.here, tests, PATIENCE * len(tests))
         for test, measured in launched.items():
             self._deciding.second(test, measured.metrics)
 
@@ -246,7 +164,7 @@ class Racing:
             ]
             if not tests or not self._affords(tests, 1):
                 return
-            self._say(clearing_line(number, MOST_CLEARING, _names(tests), self._spending.expected(tests)))
+            self._means.say(clearing_line(number, MOST_CLEARING, _names(tests), self._means.spending.expected(tests)))
             self._launch_here(tests)
             self._decide_by_launches(tests)
 
@@ -265,7 +183,9 @@ class Racing:
             open_ = [test for test in tests if test.suspects and not test.broken]
             if not open_ or not self._affords(open_, LAUNCHES + 1 - number):
                 return
-            self._say(same_code_line(number, LAUNCHES, _short(commit), _names(open_), self._spending.expected(open_)))
+            self._means.say(
+                same_code_line(number, LAUNCHES, _short(commit), _names(open_), self._means.spending.expected(open_))
+            )
             self._launch_here(open_)
         for test in tests:
             for suspect in [] if test.broken else test.suspects:
@@ -275,7 +195,7 @@ class Racing:
 
     def _launch_here(self, tests: Sequence[Held]) -> None:
         """One more launch of the present code beside the first one; a test that it breaks is broken."""
-        launched = self._spending.launched(self._here, ids(tests), limit_of(tests))
+        launched = self._means.spending.launched(self._means.here, ids(tests), limit_of(tests))
         for test in tests:
             self._take(test, launched[test.identity], test.present)
 
@@ -291,7 +211,7 @@ class Racing:
                     found[commit].append(test)
         return found
 
-    def _race(self, arms: Opener, commit: str, tests: Sequence[Held]) -> None:
+    def _race(self, arms: ArmsOfRun, commit: str, tests: Sequence[Held]) -> None:
         python, build = self._options.python, self._options.build
         try:
             old = arms.of(commit, python, build) if commit else arms.present(python)
@@ -307,7 +227,7 @@ class Racing:
                 if test.suspects:
                     test.no_race = str(error)
 
-    def _bisect(self, arms: Opener) -> None:
+    def _bisect(self, arms: ArmsOfRun) -> None:
         good, build = self._options.against, self._options.build
         assert good is not None
 
@@ -320,14 +240,16 @@ class Racing:
                     test.no_race = test.no_race or str(error)
 
         if tests := regressed(self._held.tests):
-            self.culprits += bisected(tests, self._folder, good, race, self._say)
+            self.culprits += bisected(tests, self._means.folder, good, race, self._means.say)
 
     def _run_race(self, old: Arm, present: Arm, entries: list[_Entry], against: str) -> None:
         for block in range(1, MOST_BLOCKS + 1):
             tests = [entry.test for entry in entries]
             if not tests or not self._affords(tests, 4):
                 return
-            self._say(block_line(block, MOST_BLOCKS, against, _names(tests), 4 * self._spending.expected(tests)))
+            self._means.say(
+                block_line(block, MOST_BLOCKS, against, _names(tests), 4 * self._means.spending.expected(tests))
+            )
             for arm in (old, present, present, old):
                 entries = self._leg(arm, arm is old, entries)
             for entry in entries:
@@ -343,7 +265,7 @@ class Racing:
         tests = [entry.test for entry in entries]
         if not tests:
             return []
-        launched = self._spending.launched(arm, ids(tests), limit_of(tests))
+        launched = self._means.spending.launched(arm, ids(tests), limit_of(tests))
         for entry in entries:
             measured = launched[entry.test.identity]
             if not is_old:
@@ -368,7 +290,7 @@ class Racing:
             open_ = [test for test in tests if test.suspects]
             if not open_ or not self._affords(open_, 1):
                 return
-            self._say(alone_line(number, MOST_LAUNCHES, _names(open_), self._spending.expected(open_)))
+            self._means.say(alone_line(number, MOST_LAUNCHES, _names(open_), self._means.spending.expected(open_)))
             self._launch_here(open_)
 
     def _take(self, test: Held, measured: Measured, into: dict[str, list[Metric]]) -> None:
@@ -383,7 +305,7 @@ class Racing:
 
     def _affords(self, tests: Sequence[Held], launches: int) -> bool:
         """Whether the budget has room for so many launches; if not, the tests are undecided."""
-        if self._spending.affords(tests, launches):
+        if self._means.spending.affords(tests, launches):
             return True
         self._leave_open(tests)
         return False

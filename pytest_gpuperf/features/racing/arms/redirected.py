@@ -2,7 +2,7 @@
 
 import os
 
-from pytest_gpuperf.arms.redirect import Redirect, install
+from pytest_gpuperf.features.racing.arms.redirect import Redirect, install
 
 NAME = __name__
 

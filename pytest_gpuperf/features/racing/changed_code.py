@@ -12,9 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.git import GitFailed, git
+from pytest_gpuperf.repository import CannotRace, Repository
 
 
 class ChangedCode:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pytest_gpuperf.arms.arm import Measured
+from pytest_gpuperf.features.racing.arms.arm import Measured
 from pytest_gpuperf.run.concluding import FIGURES
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.launches import again, launch_of
@@ -68,6 +68,7 @@ class Relaunching:
         followers = [clone for _, clone in clones[1:]]
         for (test, clone), following in itertools.zip_longest(clones, followers):
             self._ours = clone
+            clone.stash[FIGURES] = {}
             clone.ihook.pytest_runtest_protocol(item=clone, nextitem=following)
             results[test] = self._measured(clone)
         self.seconds = time.monotonic() - began

@@ -8,13 +8,13 @@ from contextlib import suppress
 
 import pytest
 
-from pytest_gpuperf.arms.arm import Measured
-from pytest_gpuperf.arms.child import Link
-from pytest_gpuperf.arms.loaded import loaded_code
-from pytest_gpuperf.arms.messages import Collected, Launched
+from pytest_gpuperf.features.racing.arms.arm import Measured
+from pytest_gpuperf.features.racing.arms.child import Link
+from pytest_gpuperf.features.racing.arms.loaded import loaded_code
+from pytest_gpuperf.features.racing.arms.messages import Collected, Launched
+from pytest_gpuperf.features.racing.relaunching import Relaunching, text_of
 from pytest_gpuperf.run.concluding import FIGURES
 from pytest_gpuperf.run.current_ranks import CurrentRanks
-from pytest_gpuperf.run.relaunching import Relaunching, text_of
 from pytest_gpuperf.run.selection import world_size
 
 
@@ -64,7 +64,7 @@ class ArmLoop:
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
         """Looks at the code that the test's ranks have loaded, while they are there; in each arm alike."""
         size = world_size(item)
-        if size is None or FIGURES not in item.stash:
+        if size is None or not item.stash.get(FIGURES, None):
             return
         loaded = self._ranks.run(size, loaded_code, (self._link.repository,), {}, loaded_code)
         for rank, files in enumerate(loaded):

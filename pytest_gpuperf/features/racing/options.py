@@ -1,4 +1,4 @@
-"""The command line options of races."""
+"""The command line options of races, read once into a frozen value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-RACE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+from pytest_gpuperf.options import GROUP
+
+_RACE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     (
         "--against",
         {
@@ -52,25 +54,22 @@ RACE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             "help": "how long fresh launches of a run may take; what is open then is undecided",
         },
     ),
-    (
-        "--environment",
-        {
-            "choices": ("fail", "warn"),
-            "default": None,
-            "help": "whether a run fails if the environment is slower, and not the code (default: fail; warn on GPUs "
-            "that the record does not know)",
-        },
-    ),
-    (
-        "--undecided",
-        {
-            "choices": ("fail", "warn"),
-            "default": None,
-            "help": "whether a run fails if a figure is worse and nothing decided why (default: fail if the "
-            "environment has CI)",
-        },
-    ),
 )
+
+
+def add_race_options(parser: pytest.Parser) -> None:
+    """Registers the options."""
+    for name, settings in _RACE_OPTIONS:
+        parser.getgroup(GROUP).addoption(name, **settings, dest=_dest(name))
+
+
+def is_race_option_given(config: pytest.Config) -> bool:
+    """Whether the user gave one of them."""
+    return any(config.getoption(_dest(name)) is not None for name, _ in _RACE_OPTIONS)
+
+
+def _dest(name: str) -> str:
+    return "gpuperf_" + name.removeprefix("--").replace("-", "_")
 
 
 @dataclass(frozen=True, slots=True)

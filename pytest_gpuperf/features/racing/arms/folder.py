@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from pytest_gpuperf.arms.arm import CannotRace
 from pytest_gpuperf.leases.folder import OPENING
 from pytest_gpuperf.leases.lock_file import LockFile
+from pytest_gpuperf.repository import CannotRace
 
 _PREFIX = "gpuperf-race-"
 _OWNER = re.compile(rf"{_PREFIX}(\d+)-")

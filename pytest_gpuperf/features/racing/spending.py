@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from pytest_gpuperf.arms.arm import Arm, CannotRace, Measured
-from pytest_gpuperf.run.suspects import Held
+from pytest_gpuperf.features.racing.arms.arm import Arm, Measured
+from pytest_gpuperf.features.racing.suspects import Held
+from pytest_gpuperf.repository import CannotRace
 
 # Seconds that a launch may take beyond _SLOWER times what the first launch of its tests took. More than a run's usual
 # timeout, so that a test that hangs is ended by that, and the others of its launch go on.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.repository import CannotRace, Repository
 from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.verdict import Verdict
 

@@ -13,18 +13,19 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_gpuperf.arms.arm import CannotRace, Measured
-from pytest_gpuperf.arms.messages import Collected, Launch, Launched, Start
+from pytest_gpuperf.features.racing.arms.arm import Measured
+from pytest_gpuperf.features.racing.arms.messages import Collected, Launch, Launched, Start
 from pytest_gpuperf.ranks.boot import command
 from pytest_gpuperf.ranks.channel import Channel
+from pytest_gpuperf.repository import CannotRace
 
 START_LIMIT = 600.0  # seconds; what tests import may come from a cold network disk
 
 _CLOSE_TIMEOUT = 5.0  # seconds for an idle arm to end its ranks and itself
 _TAIL = 2000  # characters of its output in a message
 _SOURCE = (
-    "import pytest_gpuperf.arms.redirected; "  # before anything that might come from the repository
-    "from pytest_gpuperf.arms.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+    "import pytest_gpuperf.features.racing.arms.redirected; "  # before anything that might come from the repository
+    "from pytest_gpuperf.features.racing.arms.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
 
 T = TypeVar("T")

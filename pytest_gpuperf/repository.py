@@ -9,10 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuperf.arms.arm import CannotRace
 from pytest_gpuperf.git import GitFailed, NoGit, git
 
 _DUBIOUS = re.compile(r"detected dubious ownership in repository at '(.+)'")
+
+
+class CannotRace(Exception):
+    """Two codes cannot be compared here. The message names what, where, why and the fix."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.arms.repository import Repository
-from pytest_gpuperf.report.race_lines import bisected_line, bisecting_line
-from pytest_gpuperf.run.suspects import Held
+from pytest_gpuperf.features.racing.lines import bisected_line, bisecting_line
+from pytest_gpuperf.features.racing.suspects import Held
+from pytest_gpuperf.repository import CannotRace, Repository
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 
 CHANGES = ""

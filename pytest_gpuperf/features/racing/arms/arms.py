@@ -11,15 +11,14 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.arms.blueprint import Blueprint
-from pytest_gpuperf.arms.child_arm import ChildArm, Setting
-from pytest_gpuperf.arms.folder import RaceFolder, remove_leftovers
-from pytest_gpuperf.arms.messages import Start
-from pytest_gpuperf.arms.redirect import VARIABLE, Redirect
-from pytest_gpuperf.arms.repository import Repository
-from pytest_gpuperf.arms.worktree import Worktree, prune
+from pytest_gpuperf.features.racing.arms.blueprint import Blueprint
+from pytest_gpuperf.features.racing.arms.child_arm import ChildArm, Setting
+from pytest_gpuperf.features.racing.arms.folder import RaceFolder, remove_leftovers
+from pytest_gpuperf.features.racing.arms.messages import Start
+from pytest_gpuperf.features.racing.arms.redirect import VARIABLE, Redirect
+from pytest_gpuperf.features.racing.arms.worktree import Worktree, prune
 from pytest_gpuperf.ranks.hash_seed import VARIABLE as HASH_SEED
+from pytest_gpuperf.repository import CannotRace, Repository
 
 _NOT_INHERITED = ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_", "COV_CORE_", VARIABLE)
 NONE: Mapping[str, str] = MappingProxyType({})

@@ -13,8 +13,8 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_gpuperf.arms.messages import Start
-from pytest_gpuperf.arms.redirect import Redirect, put_first
+from pytest_gpuperf.features.racing.arms.messages import Start
+from pytest_gpuperf.features.racing.arms.redirect import Redirect, put_first
 from pytest_gpuperf.ranks.channel import Channel
 
 _PLUGIN = "pytest_gpuperf.plugin"

@@ -13,9 +13,10 @@ import pytest
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.properties import fresh_launch_properties, verdict_properties
 from pytest_gpuperf.report.verdict_line import VerdictCommands
-from pytest_gpuperf.run.concluding import VERDICTS, Ruling
+from pytest_gpuperf.run.concluding import VERDICTS, WAITS, Ruling
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.pytest_internals import run_phases
+from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
@@ -56,18 +57,21 @@ class Held:
 class HeldReports:
     """Runs perf tests, and keeps the reports of suspects until they are decided."""
 
-    def __init__(self, commands: VerdictCommands) -> None:
+    def __init__(self, commands: VerdictCommands, *, gains: bool) -> None:
         """Holds nothing yet.
 
         Args:
             commands: makes the commands of a test.
+            gains: whether reports of tests with a figure that gained wait until all figures are decided.
         """
         self._commands = commands
+        self._gains = gains
         self._held: list[Held] = []
 
     def run(self, item: pytest.Function, nextitem: pytest.Item | None) -> None:
         """Runs a perf test, and reports it unless it is suspect."""
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        item.stash[WAITS] = self._waits
         reports = run_phases(item, nextitem, log=False)
         verdicts = item.stash.get(VERDICTS, None)
         if verdicts is not None and all(report.passed for report in reports):
@@ -89,6 +93,9 @@ class HeldReports:
         held, self._held = self._held, []
         for test in held:
             self._report(test)
+
+    def _waits(self, verdict: Verdict) -> bool:
+        return verdict.suspect or (self._gains and verdict.outcome is Outcome.IMPROVED)
 
     def _report(self, test: Held) -> None:
         for report in test.reports:  # JUnit takes the last one's

@@ -9,10 +9,6 @@ from typing import Protocol
 from pytest_gpuperf.figures.metric import Metric
 
 
-class CannotRace(Exception):
-    """Two codes cannot be compared here. The message names what, where, why and the fix."""
-
-
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What one test came to in one launch of an arm."""

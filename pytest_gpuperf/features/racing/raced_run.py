@@ -6,10 +6,10 @@ from collections.abc import Generator
 
 import pytest
 
-from pytest_gpuperf.arms.arm import CannotRace
+from pytest_gpuperf.features.racing.racing import Racing
 from pytest_gpuperf.options import is_worker
 from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.run.racing import Racing
+from pytest_gpuperf.repository import CannotRace
 from pytest_gpuperf.run.selection import is_perf, measures
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuperf.arms.arm import Measured
+from pytest_gpuperf.features.racing.arms.arm import Measured
 
 
 @dataclass(frozen=True, slots=True)
