@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_gpuperf.baselines.recorded import Launch
     from pytest_gpuperf.fixtures.perf import Checks
     from pytest_gpuperf.hardware.machine import Machine
     from pytest_gpuperf.options import Options
@@ -69,7 +70,7 @@ def pytest_gpuperf_nodes(config: pytest.Config, options: Options) -> RunNodes | 
 
 @pytest.hookspec(firstresult=True)
 def pytest_gpuperf_judges(config: pytest.Config, options: Options, machine: Machine) -> Judged | None:
-    """Returns who judges the run's figures; None for the baselines of the machine.
+    """Returns who judges the run's figures, or keeps them; None for the baselines of the machine.
 
     Args:
         config: pytest's.
@@ -132,6 +133,16 @@ def pytest_gpuperf_header(config: pytest.Config, run: Session) -> Sequence[str]:
 @pytest.hookspec(firstresult=True)
 def pytest_gpuperf_objection(item: pytest.Item) -> str | None:
     """Returns why a test that the feature has to do with cannot run, which fails it; None if it can."""
+
+
+@pytest.hookspec
+def pytest_gpuperf_launch_begins(config: pytest.Config, launch: Launch) -> None:
+    """Perf tests measure in fresh processes and communicators from now on.
+
+    Args:
+        config: pytest's.
+        launch: when and where it began, and with what.
+    """
 
 
 @pytest.hookspec

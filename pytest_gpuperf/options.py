@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuperf.baselines.mode import LEAST_LAUNCHES, Mode
 from pytest_gpuperf.ranks.hash_seed import hash_seed, seed_by_rank
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 LEASES = Path("/tmp/gpuperf-leases")
 """The default folder of the leases. It does not depend on TMPDIR, because all runs of a machine must share it."""
 
-DEFAULT_LAUNCHES = LEAST_LAUNCHES  # of a recording
 GROUP = "gpuperf"
 _PREFIX = "--gpuperf-"
 
@@ -99,37 +97,6 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "--update-baselines",
-        {
-            "action": ModeAction,
-            "const": Mode.MOVED.value,
-            "default": None,
-            "help": "record what the perf tests measure as this hardware's baselines: where entries are missing, stale "
-            "or their centres moved (moved, the default), where they are missing (new), everywhere (all), or as more "
-            "launches of them (append)",
-        },
-    ),
-    (
-        "--accept-regression",
-        {"action": "store_true", "help": "with --update-baselines: write centres that are worse, too"},
-    ),
-    (
-        "--resume",
-        {
-            "action": "store_true",
-            "default": None,
-            "help": "with --update-baselines: go on with a recording that was interrupted",
-        },
-    ),
-    (
-        "--no-resume",
-        {
-            "action": "store_false",
-            "default": None,
-            "help": "with --update-baselines: drop what an interrupted recording has measured, and begin anew",
-        },
-    ),
-    (
         "--strict-baselines",
         {
             "action": "store_true",
@@ -154,20 +121,6 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             "help": "write figures and verdicts to FILE; `python -m pytest_gpuperf adopt FILE --reason TEXT` makes "
             "baselines of it",
         },
-    ),
-    (
-        "--launches",
-        {
-            "type": int,
-            "default": None,
-            "metavar": "N",
-            "help": "with --update-baselines: launches (fresh processes and communicators) to record "
-            f"(default {DEFAULT_LAUNCHES})",
-        },
-    ),
-    (
-        "--reason",
-        {"default": "", "metavar": "TEXT", "help": "with --update-baselines: why, kept in the file"},
     ),
     (
         "--baselines",
@@ -197,12 +150,10 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
 )
 
-_MODES: dict[str, Sequence[str]] = {"--update-baselines": [mode.value for mode in Mode]}
-
-_NEGATIONS = ("--no-resume", "--no-strict-baselines")
+_NEGATIONS = ("--no-strict-baselines",)
 NamedOptions = Mapping[str, Mapping[str, Any]]
 """What ``addoption`` takes, by the names of options."""
-SHARED = ("--gpus", "--smoke", "--resume", "--environment")
+SHARED = ("--gpus", "--smoke", "--environment")
 """Names that other plugins and ``conftest.py`` files use; such an option has another one, with our prefix.
 
 The short name is registered last, so that others may have it. Until then pytest takes the value for a file, and looks
@@ -247,9 +198,6 @@ class Options:
     smoke: bool
     numa_binding: bool
     """Whether ranks that measure run on the cores of their GPU's NUMA node."""
-    update_baselines: bool
-    launches: int
-    reason: str
     baselines: Path
     timeout: float
     """Seconds for a run."""
@@ -263,11 +211,6 @@ class Options:
     """Folder of the leases."""
     policy: Policy
     """What a verdict may get wrong, and which loss it must find."""
-    mode: Mode = Mode.MOVED
-    """Which entries a recording replaces."""
-    accept_regression: bool = False
-    resume: bool | None = None
-    """Whether to go on with a recording that was interrupted; None if the user did not say."""
     strict_baselines: bool = True
     """Whether a figure without a baseline fails, whatever a model of the hardware says."""
     results: Path | None = None
@@ -294,60 +237,20 @@ class Options:
         Raises:
             pytest.UsageError: a value that cannot be meant, or options that exclude one another.
         """
-        mode = config.getoption("gpuperf_update_baselines")
-        update = mode is not None
         smoke = bool(config.getoption("gpuperf_smoke"))
-        gpus = _gpus(config.getoption("gpuperf_gpus"))
-        launches = config.getoption("gpuperf_launches")
-        if launches is not None and not update:
-            raise pytest.UsageError("--launches says how many launches to record: add --update-baselines")
-        if launches is not None and launches < 1:
-            raise pytest.UsageError(f"--launches must be 1 or more, got {launches}")
-        if launches is not None and launches < LEAST_LAUNCHES and mode != Mode.APPEND.value:
-            raise pytest.UsageError(
-                f"--launches must be {LEAST_LAUNCHES} or more for a baseline, got {launches}; fewer can be added to "
-                "one with --update-baselines=append"
-            )
-        if update and smoke:
-            raise pytest.UsageError("--smoke measures nothing that --update-baselines could record: drop one of them")
+        gpus = gpus_of(config.getoption("gpuperf_gpus"))
         if smoke and config.getoption("benchmark_only", False):
             raise pytest.UsageError(
                 "--benchmark-only skips all that is no benchmark, as perf tests under --smoke: drop one of them"
             )
-        if update and gpus == 0:
-            raise pytest.UsageError("baselines are recorded on GPUs only: add --gpus N")
-        if config.getoption("gpuperf_reason") and not update:
-            raise pytest.UsageError("--reason is stored with recorded baselines: add --update-baselines")
-        resume = config.getoption("gpuperf_resume")
-        for option, given in (
-            ("--accept-regression", config.getoption("gpuperf_accept_regression")),
-            ("--resume", resume),
-            ("--no-resume", resume is False),
-        ):
-            if given and not update:
-                raise pytest.UsageError(f"{option} is for a run that records baselines: add --update-baselines")
         if config.getoption("gpuperf_require_gpus") and gpus == 0:
             raise pytest.UsageError("--require-gpus needs GPUs, and this run uses none: add --gpus N")
-        if update and is_distributed(config):
-            raise pytest.UsageError(
-                "--update-baselines records launches one after another, and xdist's workers would each record some: "
-                "drop -n"
-            )
-        if update and config.getoption("lf", False):
-            raise pytest.UsageError(
-                "--update-baselines runs every test once in each launch, and --lf picks single launches: drop --lf"
-            )
-        if update and not config.getoption("gpuperf_reason").strip():
-            raise pytest.UsageError("--update-baselines keeps beside the figures why they changed: add --reason TEXT")
         results = config.getoption("gpuperf_json")
         return cls(
             gpus=gpus,
             require_gpus=bool(config.getoption("gpuperf_require_gpus")),
             smoke=smoke,
             numa_binding=not config.getoption("gpuperf_no_numa_binding"),
-            update_baselines=update,
-            launches=(launches or DEFAULT_LAUNCHES) if update else 1,
-            reason=config.getoption("gpuperf_reason"),
             baselines=_baselines(config),
             timeout=positive(config, "gpuperf_timeout"),
             example_timeout=positive(config, "gpuperf_example_timeout"),
@@ -359,9 +262,6 @@ class Options:
             hashes_by_rank=seed_by_rank(seed) if config.getoption("gpuperf_hash_by_rank") else "",
             delay_seed=_delay_seed(config.getoption("gpuperf_delay_ranks"), _run(config)),
             policy=_policy(config),
-            mode=Mode(mode) if update else Mode.MOVED,
-            accept_regression=bool(config.getoption("gpuperf_accept_regression")),
-            resume=resume,
             strict_baselines=_in_ci() if (strict := config.getoption("gpuperf_strict_baselines")) is None else strict,
             results=None if results is None else config.invocation_params.dir / results,
             environment_fails=_fails(config.getoption("gpuperf_environment")),
@@ -405,9 +305,7 @@ def add_options(parser: pytest.Parser, of_features: NamedOptions) -> None:
     for name, settings in of_features.items():
         group.addoption(prefixed(name), **{**settings, "dest": _dest(name)})
     for name, settings in _OPTIONS:
-        modes = [f"{name}={mode}" for mode in _MODES.get(name, ())]
-        names = [prefixed(name)] if name in SHARED else [name, *modes]
-        group.addoption(*names, **{**settings, "dest": _dest(name)})
+        group.addoption(prefixed(name) if name in SHARED else name, **{**settings, "dest": _dest(name)})
     for key, default, text in _INI:
         parser.addini(key, text, default=default)
 
@@ -482,7 +380,12 @@ def _in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false")  # as GitHub, GitLab and others set it
 
 
-def _gpus(text: str) -> int | None:
+def gpus_of(text: str) -> int | None:
+    """The number of GPUs that a value of ``--gpus`` means; None for all that are visible.
+
+    Raises:
+        pytest.UsageError: it means none.
+    """
     if text == "auto":
         return None
     if not text.isdecimal():

@@ -209,7 +209,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: object) -> bool | None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Writes what was recorded, and the results; only the controller ever records."""
+    """Writes the results; only the controller has them."""
     if run := hooks_of(session.config):
         run.sessionfinish(session)
 

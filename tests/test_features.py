@@ -28,7 +28,7 @@ BROUGHT = {
     "racing": ("--race-budget=60", None),
 }
 """The option and the command of a feature."""
-APART = {"cluster": "--cluster", "explaining": "--explain"}
+APART = {"cluster": "--cluster", "explaining": "--explain", "recording": "--update-baselines"}
 """An option that needs more than a run without GPUs has."""
 NEEDS = {"acceptance": {"doctor", "page", "recovery"}, "explaining": {"racing"}}
 """What a feature is made of: accept asks the doctor, writes a page, and reads what a killed phase left."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import pytest
 
@@ -24,7 +23,6 @@ from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.pytest_internals import skipped_where_it_is_defined
-from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.verdicts.verdict import Verdict, unjudged
 
 WAITS = pytest.StashKey[Callable[[Verdict], bool]]()
@@ -37,14 +35,6 @@ FIGURES = pytest.StashKey[dict[str, Metric]]()
 
 class Ruled(pytest.fail.Exception):  # type: ignore[misc, name-defined]  # an attribute is no class to mypy
     """A test fails by its figures, and the report is this text alone: its first words are the figure's."""
-
-
-class _Half(Protocol):
-    """Judging or recording."""
-
-    def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
-        """The verdicts on one test's figures."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +70,6 @@ class Concluding:
         hardware_key: str,
         launch: CurrentLaunch,
         judging: Judging | None,
-        recording: Recording | None,
         commands: VerdictCommands,
         *,
         smoke: bool,
@@ -91,8 +80,7 @@ class Concluding:
         Args:
             hardware_key: names the machine.
             launch: that the figures are of.
-            judging: judges them, if they are judged.
-            recording: keeps them, if they are recorded.
+            judging: judges them, or keeps them; None if they are only shown.
             commands: makes the commands of a test.
             smoke: whether the run only tries bodies.
             results: whether the run writes a file of results.
@@ -100,7 +88,6 @@ class Concluding:
         self._key = hardware_key
         self._launch = launch
         self._judging = judging
-        self._half: _Half | None = judging or recording
         self._commands = commands
         self._smoke = smoke
         self._results = results
@@ -158,7 +145,7 @@ class Concluding:
         item.stash[FIGURES] = metrics
 
     def _concluded(self, test: str, body: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
-        return self._shown(test, metrics) if self._half is None else self._half.conclude(test, body, metrics)
+        return self._shown(test, metrics) if self._judging is None else self._judging.conclude(test, body, metrics)
 
     def _shown(self, test: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         return unjudged(test, metrics, self._key, smoke=self._smoke)

@@ -1,4 +1,4 @@
-"""Who judges the figures of a run: the baselines of its hardware, unless a feature has it otherwise."""
+"""Who judges the figures of a run: the baselines of its hardware, unless a feature has something else do it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Judging(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Who judges the figures of a run that a feature has judged in its own way."""
+    """Who judges, or keeps, the figures of a run in the place of the baselines."""
 
     by: Judging | None
     """None if this process only measures."""
@@ -51,6 +51,10 @@ class Judged:
     """Whether figures of CPUs say how fast something is."""
     reports: bool = True
     """Whether this process reports; if not, another one does."""
+    reads: bool = False
+    """Whether the baselines are read before anything is measured."""
+    launches: int = 1
+    """How often each perf test runs, each time in fresh processes."""
 
 
 def judge_of(

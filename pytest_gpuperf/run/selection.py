@@ -118,6 +118,7 @@ def arrange(
     shared: bool = False,
     capacity: Capacity | None = None,
     on_cpus: bool = False,
+    launches: int = 1,
 ) -> None:
     """Marks what cannot run with its reason, and puts perf tests last, by their processes, once for each launch.
 
@@ -129,6 +130,7 @@ def arrange(
             worker starts ranks less often, and as tests beside each other are alike, workers spread evenly.
         capacity: what ranks may be put on; None for this machine alone.
         on_cpus: whether perf tests measure CPUs, too.
+        launches: how often each perf test runs.
     """
     capacity = capacity or of_machine(machine)
     for item in items:
@@ -145,10 +147,10 @@ def arrange(
     perf.sort(key=_processes)
     measured = [item for item in perf if _runs(item)]
     skipped = [item for item in perf if not _runs(item)]
-    launches = repeated(measured, options.launches)
-    for item in launches:
+    again = repeated(measured, launches)
+    for item in again:
         mark_items(item)
-    items[:] = [*rest, *skipped, *launches]
+    items[:] = [*rest, *skipped, *again]
 
 
 def in_launches(items: list[pytest.Item]) -> None:

@@ -38,8 +38,6 @@ from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.left_groups import LeftGroups
 from pytest_gpuperf.run.nodes import RunNodes, ThisMachine
 from pytest_gpuperf.run.packing import Packing
-from pytest_gpuperf.run.recorded_run import RecordedRun
-from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.run.selection import measures
 from pytest_gpuperf.run.summary_lines import SummaryLines
 from pytest_gpuperf.timing.sampling import Sampling
@@ -65,8 +63,7 @@ class Session:
     ranks: CurrentRanks
     launch: CurrentLaunch
     judging: Judging | None
-    """None if figures are recorded, or only shown."""
-    recording: Recording | None
+    """None if figures are only shown."""
     concluding: Concluding
     summary: SummaryLines
     seen: SeenTests
@@ -76,6 +73,10 @@ class Session:
     journal: RunJournal | None
     """Goes with the file of results."""
     choosing: Choosing
+    launches: int
+    """How often each perf test runs."""
+    reads_baselines: bool
+    """Whether figures are held against baselines, or become some."""
     reports: bool
     """Whether this process reports; if not, another one does for it."""
 
@@ -114,13 +115,17 @@ class Session:
         packing = Packing(root, nodes.lacks)
         storage = storage_at(options.baselines)
         where = storage.where(machine.key)
-        recording = Recording(storage, machine, options, root) if options.update_baselines else None
         measured = not options.smoke and (bool(machine.gpus) or (judged is not None and judged.on_cpus))
         launch = CurrentLaunch(
-            machine, nodes.site, root, measured=measured, recording=recording, hash_seed=nodes.hash_seed
+            machine,
+            nodes.site,
+            root,
+            lambda began: config.hook.pytest_gpuperf_launch_begins(config=config, launch=began),
+            measured=measured,
+            hash_seed=nodes.hash_seed,
         )
         judging = None if judged is None else judged.by
-        if judged is None and launch.measured and recording is None:
+        if judged is None and launch.measured:
             judging = judge_of(machine, options.policy, lambda: launch.software, strict=options.strict_baselines)
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         reports = not is_worker(config) and (judged is None or judged.reports)
@@ -148,12 +153,10 @@ class Session:
             ranks=ranks,
             launch=launch,
             judging=judging,
-            recording=recording,
             concluding=Concluding(
                 machine.key,
                 launch,
                 judging,
-                recording,
                 commands,
                 smoke=options.smoke,
                 results=gathers,
@@ -164,7 +167,6 @@ class Session:
                 seen,
                 where,
                 judging,
-                recording,
                 nodes.report,
                 lambda: [line for lines in config.hook.pytest_gpuperf_closing_lines(config=config) for line in lines],
             ),
@@ -175,6 +177,8 @@ class Session:
             if options.results is None or not reports
             else RunJournal(options.results, Head(machine.key, machine.match, len(machine.gpus), str(root))),
             choosing=Choosing(ranks, console.print_line),
+            launches=1 if judged is None else judged.launches,
+            reads_baselines=isinstance(judging, Judge) if judged is None else judged.reads,
             reports=reports,
         )
 
@@ -183,8 +187,6 @@ class Session:
         plugins = config.pluginmanager
         plugins.register(self.seen, "gpuperf-seen")
         plugins.register(LeftGroups(), "gpuperf-left-groups")
-        if self.recording is not None:
-            plugins.register(RecordedRun(self.recording, self.choosing.ask), "gpuperf-recording")
         if self.results is not None:
             plugins.register(self.results, "gpuperf-results")
         if self.journal is not None:
@@ -196,7 +198,7 @@ class Session:
             Summary(self.summary.lines, self.findings, self.commands, smoke=self.options.smoke), "gpuperf-summary"
         )
         plugins.register(Interrupted(self.console, self.ranks.interrupted), "gpuperf-interrupted")
-        plugins.register(Progress(self.console, self.options.launches, _measuring), "gpuperf-progress")
+        plugins.register(Progress(self.console, self.launches, _measuring), "gpuperf-progress")
         plugins.register(LauncherSkips(), "gpuperf-launcher-skips")
         reported = Reported(self.summary.lines, self.findings, self.commands, config.rootpath)
         config.hook.pytest_gpuperf_reports(config=config, reported=reported)
@@ -222,11 +224,6 @@ class Session:
     def capacity(self) -> Capacity:
         """What ranks may be put on."""
         return self.nodes.capacity
-
-    @property
-    def reads_baselines(self) -> bool:
-        """Whether figures are held against baselines, or become some."""
-        return self.recording is not None or isinstance(self.judging, Judge)
 
     def slower_as_a_whole(self, fails: bool | None) -> bool:
         """Whether all figures of this process are slower alike, in two launches, so that the run fails.

@@ -42,7 +42,7 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
     if not config.getoption(_DEST):
         return
     given = {
-        "--update-baselines": config.getoption("gpuperf_update_baselines") is not None,
+        "--update-baselines": config.getoption("gpuperf_update_baselines", None) is not None,
         "--smoke": config.getoption("gpuperf_smoke"),
         "--against, --against-python or --bisect": race_options(config).against is not None,
     }

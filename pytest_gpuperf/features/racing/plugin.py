@@ -45,7 +45,7 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
     """Refuses values that cannot be meant, and races of all tests in runs that measure nothing or are divided."""
     if race_options(config).against is None:
         return
-    update = config.getoption("gpuperf_update_baselines") is not None
+    update = config.getoption("gpuperf_update_baselines", None) is not None
     if update or config.getoption("gpuperf_smoke"):
         other = "--update-baselines" if update else "--smoke"
         raise pytest.UsageError(f"--against, --against-python and --bisect race what tests measure: drop {other}")

@@ -1,4 +1,4 @@
-"""The recording half of perf tests: their figures are kept, launch after launch, and written when the run ends."""
+"""Figures of perf tests are kept, launch after launch, and written when the run ends."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_gpuperf.baselines.journal import Entry, Journal, RecordingPlan, same_software
 from pytest_gpuperf.baselines.merge import UpdatePolicy
 from pytest_gpuperf.baselines.provenance import commit_of, stamp
-from pytest_gpuperf.baselines.recorded import Launch, RecordedTest, Saved, save
+from pytest_gpuperf.baselines.recorded import Launch, RecordedTest
 from pytest_gpuperf.baselines.schema import Baselines
-from pytest_gpuperf.baselines.storage import Storage, journal_at
+from pytest_gpuperf.baselines.storage import journal_at, storage_at
+from pytest_gpuperf.features.recording.journal import Entry, Journal, RecordingPlan, same_software
+from pytest_gpuperf.features.recording.options import RecordingOptions
+from pytest_gpuperf.features.recording.saving import Saved, save
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options
@@ -31,20 +33,24 @@ class _Passing:
 class Recording:
     """Keeps the figures of tests that pass whole; a journal keeps them too, so that a recording can be resumed."""
 
-    def __init__(self, storage: Storage, machine: Machine, options: Options, rootpath: Path) -> None:
+    shift: float | None = None
+    knows: bool = False
+
+    def __init__(self, machine: Machine, options: Options, recorded: RecordingOptions, rootpath: Path) -> None:
         """Nothing is recorded yet.
 
         Args:
-            storage: keeps the baselines.
             machine: of the run.
-            options: what the user said of the recording.
+            options: what the user said of the run.
+            recorded: what the user said of the recording.
             rootpath: of the checkout whose commit is measured.
         """
-        self._storage = storage
+        self._storage = storage_at(options.baselines)
         self.journal_path = journal_at(options.baselines, machine.key)
         """The journal of what was measured so far."""
         self._machine = machine
-        self._options = options
+        self._options = recorded
+        self._policy = options.policy
         self._rootpath = rootpath
         self._plan: RecordingPlan | None = None
         self._journal: Journal | None = None
@@ -107,6 +113,10 @@ class Recording:
             self._passing = _Passing(test, body_hash, metrics)
         return verdicts
 
+    def unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
+        """None: nothing is asked of a baseline."""
+        return []
+
     def ended(self, test: str, number: int, problem: str) -> None:
         """Keeps the figures of a test that has passed whole.
 
@@ -165,7 +175,7 @@ class Recording:
             {test: kept.entry() for test, kept in complete.items()},
         )
         options = self._options
-        policy = UpdatePolicy(options.mode, options.accept_regression, options.policy.minimum_slowdown)
+        policy = UpdatePolicy(options.mode, options.accept_regression, self._policy.minimum_slowdown)
         return save(self._storage, candidate, policy, stamp(self._rootpath, options.reason))
 
     def _recorded(self, test: str, body_hash: str) -> RecordedTest:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Generator, Mapping
 
 import pytest
 
-from pytest_gpuperf.baselines.journal import JournalError
+from pytest_gpuperf.features.recording.journal import JournalError
+from pytest_gpuperf.features.recording.recording import Recording
 from pytest_gpuperf.options import runs_tests
 from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.run.exit_status import PASSED, is_interrupted
 from pytest_gpuperf.run.launches import LaunchOf, launch_of
 from pytest_gpuperf.run.pytest_internals import run_phases
-from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.run.selection import drop_measured, in_launches, is_perf, planned
 
 
@@ -67,6 +68,14 @@ class RecordedRun:
             self._recording.nccl = self._choices(measured[0])
         return result
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Writes what was recorded, also of a run that was interrupted, and fails a run that could not."""
+        recording = self._recording
+        saved = recording.save(interrupted=is_interrupted(session))
+        failed = (saved is not None and saved.failed) or (not recording.resumable and bool(recording.left_out()))
+        session.exitstatus = status_of_recording(session.exitstatus, saved=saved is not None, failed=failed)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Takes note of a phase; the last one says what becomes of the figures."""
         launch = self._launches.get(report.nodeid)
@@ -79,3 +88,21 @@ class RecordedRun:
             self._problem = "was skipped" if skipped else "failed"
         if report.when == "teardown":
             self._recording.ended(launch.identity, launch.number, self._problem)
+
+
+def status_of_recording(status: int, *, saved: bool, failed: bool) -> int:
+    """The exit status of a run that records, from that which its tests gave it.
+
+    A failure stays what it is. A recording that was resumed and had nothing left to measure has collected no tests, and
+    is a success if it was written.
+
+    Args:
+        status: pytest's, so far.
+        saved: whether there was something to write.
+        failed: whether it was not written as it was asked for, or a test that was recorded is left out of it.
+    """
+    if status not in PASSED:
+        return status
+    if failed:
+        return pytest.ExitCode.TESTS_FAILED
+    return pytest.ExitCode.OK if saved else status
