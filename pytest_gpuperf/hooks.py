@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pytest_gpuperf.run.judging import Judged
     from pytest_gpuperf.run.nodes import RunNodes
     from pytest_gpuperf.run.session import Session
+    from pytest_gpuperf.verdicts.judge import Expects
+    from pytest_gpuperf.verdicts.rule import Policy
 
 
 @pytest.hookspec
@@ -79,6 +81,16 @@ def pytest_gpuperf_judges(config: pytest.Config, options: Options, machine: Mach
 
     Raises:
         pytest.UsageError: they cannot be judged as the user asked for.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_gpuperf_expects(machine: Machine, policy: Policy) -> Expects | None:
+    """Returns what says what is expected of a figure that has no record; None if nothing is.
+
+    Args:
+        machine: of the run.
+        policy: what a verdict may get wrong, and which loss it must find.
     """
 
 

@@ -30,8 +30,8 @@ BROUGHT = {
 """The option and the command of a feature."""
 APART = {"cluster": "--cluster", "explaining": "--explain", "recording": "--update-baselines"}
 """An option that needs more than a run without GPUs has."""
-NEEDS = {"acceptance": {"doctor", "page", "recovery"}, "explaining": {"racing"}}
-"""What a feature is made of: accept asks the doctor, writes a page, and reads what a killed phase left."""
+NEEDS = {"acceptance": {"day_zero", "doctor", "page", "recovery"}, "explaining": {"racing"}}
+"""What a feature is made of: accept asks references and the doctor, and reads what a killed phase left."""
 TESTS = """
 import pytest
 from pytest_gpuperf import Metric

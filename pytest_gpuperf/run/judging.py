@@ -9,12 +9,7 @@ from typing import Protocol
 from pytest_gpuperf.baselines.provenance import today
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.model.expecting import opinion
-from pytest_gpuperf.model.hardware import Rates
-from pytest_gpuperf.model.opinion import Opinion
-from pytest_gpuperf.references.expecting import Expecting
-from pytest_gpuperf.references.shelf import Shelf
-from pytest_gpuperf.verdicts.judge import Judge
+from pytest_gpuperf.verdicts.judge import Expects, Judge
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -58,7 +53,12 @@ class Judged:
 
 
 def judge_of(
-    machine: Machine, policy: Policy, software: Callable[[], Mapping[str, str]], *, strict: bool = True
+    machine: Machine,
+    policy: Policy,
+    software: Callable[[], Mapping[str, str]],
+    expects: Expects | None,
+    *,
+    strict: bool = True,
 ) -> Judge:
     """Returns a judge that knows no baselines yet.
 
@@ -66,34 +66,15 @@ def judge_of(
         machine: of the run.
         policy: what a verdict may get wrong, and which loss it must find.
         software: Returns the versions and variables of the run.
-        strict: whether a figure without a record fails, whatever a model of the hardware says.
+        expects: Says what is expected of a figure without a record; None: nothing.
+        strict: whether a figure without a record fails, whatever is expected of it.
     """
     return Judge(
         machine.key,
         policy,
         gpus=machine.identity,
         today=today(),
-        expects=_Expected(machine, policy),
+        expects=expects,
         strict=strict,
         now=software,
     )
-
-
-class _Expected:
-    """Says what references expect of a figure without a record, else what the model of the hardware does."""
-
-    def __init__(self, machine: Machine, policy: Policy) -> None:
-        self._machine = machine
-        self._policy = policy
-        self._references: Expecting | None = None
-        self._opened = False
-        """Whether references were looked for: they are read once, and only if a figure has no record."""
-
-    def __call__(self, test: str, metric_name: str, metric: Metric, body_hash: str) -> Opinion:
-        rates = Rates.of(self._machine)
-        if not self._opened:
-            shelf = Shelf.open(self._machine.match)
-            self._references = None if shelf is None else Expecting(shelf, rates, self._policy)
-            self._opened = True
-        said = None if self._references is None else self._references.opinion(test, metric_name, metric, body_hash)
-        return opinion(metric, rates) if said is None else said

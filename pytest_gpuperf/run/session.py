@@ -41,7 +41,7 @@ from pytest_gpuperf.run.packing import Packing
 from pytest_gpuperf.run.selection import measures
 from pytest_gpuperf.run.summary_lines import SummaryLines
 from pytest_gpuperf.timing.sampling import Sampling
-from pytest_gpuperf.verdicts.judge import Judge
+from pytest_gpuperf.verdicts.judge import Expects, Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,10 @@ class Session:
         )
         judging = None if judged is None else judged.by
         if judged is None and launch.measured:
-            judging = judge_of(machine, options.policy, lambda: launch.software, strict=options.strict_baselines)
+            expects: Expects | None = config.hook.pytest_gpuperf_expects(machine=machine, policy=options.policy)
+            judging = judge_of(
+                machine, options.policy, lambda: launch.software, expects, strict=options.strict_baselines
+            )
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         reports = not is_worker(config) and (judged is None or judged.reports)
         ranks = CurrentRanks(nodes, options, host, leasing, packing, launch)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pytest_gpuperf.features.day_zero.model import table
+from pytest_gpuperf.features.day_zero.model.hardware import Rates
 from pytest_gpuperf.figures.bandwidth import BUS_FACTORS, busbw_limit
 from pytest_gpuperf.figures.metric import LIMIT_TOLERANCE, Metric
 from pytest_gpuperf.figures.readings import CLOCK as COUNTER
 from pytest_gpuperf.figures.sweep import NEIGHBOURS
 from pytest_gpuperf.figures.work import Exchange, Work
-from pytest_gpuperf.model import table
-from pytest_gpuperf.model.hardware import Rates
-from pytest_gpuperf.model.opinion import Opinion, Saying
+from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 
 _LINKS = re.compile(r"nv\d+|pix|pxb|phb|node|sys")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaseline
 from pytest_gpuperf.baselines.storage import storage_at
-from pytest_gpuperf.references.schema import KIND, Recorded, References, Source
+from pytest_gpuperf.features.day_zero.references.schema import KIND, Recorded, References, Source
 
 SOFTWARE = ("driver", "cuda", "nccl", "torch", "python")
 UNKNOWN = "unknown"

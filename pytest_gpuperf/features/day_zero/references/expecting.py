@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
+from pytest_gpuperf.features.day_zero.model.expecting import scaled
+from pytest_gpuperf.features.day_zero.model.hardware import Rates
+from pytest_gpuperf.features.day_zero.references.shelf import Known, Shelf, ranks_of
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.figures.student import upper_quantile
-from pytest_gpuperf.model.expecting import scaled
-from pytest_gpuperf.model.hardware import Rates
-from pytest_gpuperf.model.opinion import Opinion, Saying
-from pytest_gpuperf.references.shelf import Known, Shelf, ranks_of
+from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.rule import SEEN, Policy, Rule
 from pytest_gpuperf.verdicts.shares import log_of
 

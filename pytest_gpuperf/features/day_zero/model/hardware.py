@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_gpuperf.features.day_zero.model import table
 from pytest_gpuperf.hardware.datasheets import NVLINK, peak
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.model import table
 
 _DIRECT = ("pix", "pxb")  # PCIe switches alone; farther apart the data go through the host
 

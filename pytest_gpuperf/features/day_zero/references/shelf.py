@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 
 from pytest_gpuperf.baselines.match import Scalar, difference
+from pytest_gpuperf.features.day_zero.references.schema import Recorded, References
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.references.schema import Recorded, References
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.shares import comparable, log_of
 
