@@ -15,7 +15,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_gpuperf.baselines.recorded import Launch
-    from pytest_gpuperf.fixtures.perf import Checks
+    from pytest_gpuperf.fixtures.checks import Checks
     from pytest_gpuperf.hardware.machine import Machine
     from pytest_gpuperf.options import Options
     from pytest_gpuperf.report.annotation import Annotation

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.fixtures.perf import Checks
+from pytest_gpuperf.fixtures.checks import Checks
 from pytest_gpuperf.markers import scope_of
 from pytest_gpuperf.report.curves import curve_properties
 from pytest_gpuperf.report.matrices import matrix_properties

@@ -7,7 +7,8 @@ from collections.abc import Generator
 import pytest
 
 from pytest_gpuperf.baselines.schema import BaselineError
-from pytest_gpuperf.fixtures.perf import Checks, Perf
+from pytest_gpuperf.fixtures.checks import Checks
+from pytest_gpuperf.fixtures.perf import Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine

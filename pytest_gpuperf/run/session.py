@@ -9,7 +9,8 @@ from typing import Self
 import pytest
 
 from pytest_gpuperf.baselines.storage import Storage, storage_at
-from pytest_gpuperf.fixtures.perf import Checks, Perf
+from pytest_gpuperf.fixtures.checks import Checks
+from pytest_gpuperf.fixtures.perf import Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.topology import Topology
