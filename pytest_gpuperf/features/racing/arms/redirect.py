@@ -22,7 +22,7 @@ VARIABLE = "GPUPERF_REDIRECT"
 """Environment variable that hands a redirect over to processes that are started later."""
 
 _INSTALLED = ("site-packages", "dist-packages")
-_PACKAGE = os.path.realpath(Path(__file__).parents[1])  # the plugin is this installation's in both arms
+_PACKAGE = os.path.realpath(Path(__file__).parents[3])  # the plugin is this installation's in both arms
 _LOADERS = (
     importlib.machinery.SourceFileLoader,
     importlib.machinery.SourcelessFileLoader,
