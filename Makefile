@@ -58,7 +58,7 @@ beside: install
 
 # The references that the package brings, made from baselines/: after each recording.
 references: install
-	$(BIN)/python -m pytest_gpuperf.references.making baselines pytest_gpuperf/references/data
+	$(BIN)/python -m pytest_gpuperf.features.day_zero.references.making baselines pytest_gpuperf/features/day_zero/references/data
 
 lint: install
 	$(BIN)/ruff check .

@@ -28,17 +28,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.collected import collected
 from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.baselines.storage import storage_at
+from pytest_gpuperf.features.day_zero.model import table
+from pytest_gpuperf.features.day_zero.model.expecting import scaled
+from pytest_gpuperf.features.day_zero.model.hardware import Rates
+from pytest_gpuperf.features.day_zero.references.expecting import Expecting
+from pytest_gpuperf.features.day_zero.references.making import references_of
+from pytest_gpuperf.features.day_zero.references.shelf import Shelf
 from pytest_gpuperf.figures.metric import Metric, Scope
 from pytest_gpuperf.figures.work import Exchange, Work
 from pytest_gpuperf.markers import scope_of
-from pytest_gpuperf.model import table
-from pytest_gpuperf.model.expecting import scaled
-from pytest_gpuperf.model.hardware import Rates
-from pytest_gpuperf.model.opinion import Opinion, Saying
-from pytest_gpuperf.references.expecting import Expecting
-from pytest_gpuperf.references.making import references_of
-from pytest_gpuperf.references.shelf import Shelf
 from pytest_gpuperf.run.body_hash import body_hash
+from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.rule import Policy
 
 ROOT = Path(__file__).resolve().parent.parent

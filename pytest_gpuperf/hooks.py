@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_gpuperf.fixtures.perf import Checks
+    from pytest_gpuperf.baselines.recorded import Launch
+    from pytest_gpuperf.fixtures.checks import Checks
+    from pytest_gpuperf.hardware.machine import Machine
     from pytest_gpuperf.options import Options
     from pytest_gpuperf.report.annotation import Annotation
     from pytest_gpuperf.report.terminal import Reported
+    from pytest_gpuperf.run.judging import Judged
     from pytest_gpuperf.run.nodes import RunNodes
     from pytest_gpuperf.run.session import Session
-    from pytest_gpuperf.run.suspects import Held
+    from pytest_gpuperf.verdicts.judge import Expects
+    from pytest_gpuperf.verdicts.rule import Policy
 
 
 @pytest.hookspec
@@ -63,6 +67,39 @@ def pytest_gpuperf_nodes(config: pytest.Config, options: Options) -> RunNodes | 
 
     Raises:
         pytest.UsageError: the run cannot have them.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_gpuperf_judges(config: pytest.Config, options: Options, machine: Machine) -> Judged | None:
+    """Returns who judges the run's figures, or keeps them; None for the baselines of the machine.
+
+    Args:
+        config: pytest's.
+        options: what the user asked for.
+        machine: the GPUs of all nodes, as one machine's.
+
+    Raises:
+        pytest.UsageError: they cannot be judged as the user asked for.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_gpuperf_expects(machine: Machine, policy: Policy) -> Expects | None:
+    """Returns what says what is expected of a figure that has no record; None if nothing is.
+
+    Args:
+        machine: of the run.
+        policy: what a verdict may get wrong, and which loss it must find.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_gpuperf_bisects(config: pytest.Config, nodes: RunNodes) -> str | None:
+    """Returns whether ``--bisect`` can look for the commit that made a test slower.
+
+    Returns:
+        The command that builds what an older commit needs, empty if it needs nothing; None if no commit can be found.
     """
 
 
@@ -111,6 +148,16 @@ def pytest_gpuperf_objection(item: pytest.Item) -> str | None:
 
 
 @pytest.hookspec
+def pytest_gpuperf_launch_begins(config: pytest.Config, launch: Launch) -> None:
+    """Perf tests measure in fresh processes and communicators from now on.
+
+    Args:
+        config: pytest's.
+        launch: when and where it began, and with what.
+    """
+
+
+@pytest.hookspec
 def pytest_gpuperf_measures(item: pytest.Item, checks: Checks) -> None:
     """A perf test is about to measure.
 
@@ -131,22 +178,6 @@ def pytest_gpuperf_checked(item: pytest.Item, checks: Checks) -> None:
 
 
 @pytest.hookspec
-def pytest_gpuperf_holds_gains(config: pytest.Config) -> bool:
-    """Returns whether the feature wants figures that gained in ``pytest_gpuperf_moved``, too."""
-    raise NotImplementedError
-
-
-@pytest.hookspec
-def pytest_gpuperf_moved(config: pytest.Config, tests: Sequence[Held]) -> None:
-    """All figures of a judged run are decided; nothing is reported yet of tests with figures that had moved.
-
-    Args:
-        config: pytest's.
-        tests: these tests; each takes other verdicts by ``decide``.
-    """
-
-
-@pytest.hookspec
 def pytest_gpuperf_reports(config: pytest.Config, reported: Reported) -> None:
     """A process has all reports of a run, or of one that was killed; what tells of it is registered now.
 
@@ -154,6 +185,12 @@ def pytest_gpuperf_reports(config: pytest.Config, reported: Reported) -> None:
         config: pytest's.
         reported: the findings, and the words for them.
     """
+
+
+@pytest.hookspec
+def pytest_gpuperf_closing_lines(config: pytest.Config) -> Sequence[str]:
+    """Returns what the feature found out about the run as a whole, for the summary."""
+    raise NotImplementedError
 
 
 @pytest.hookspec

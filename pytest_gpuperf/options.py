@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuperf.baselines.mode import LEAST_LAUNCHES, Mode
-from pytest_gpuperf.race_options import RACE_OPTIONS, RaceOptions, race_options
 from pytest_gpuperf.ranks.hash_seed import hash_seed, seed_by_rank
 
 if TYPE_CHECKING:
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 LEASES = Path("/tmp/gpuperf-leases")
 """The default folder of the leases. It does not depend on TMPDIR, because all runs of a machine must share it."""
 
-DEFAULT_LAUNCHES = LEAST_LAUNCHES  # of a recording
 GROUP = "gpuperf"
 _PREFIX = "--gpuperf-"
 
@@ -100,37 +97,6 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "--update-baselines",
-        {
-            "action": ModeAction,
-            "const": Mode.MOVED.value,
-            "default": None,
-            "help": "record what the perf tests measure as this hardware's baselines: where entries are missing, stale "
-            "or their centres moved (moved, the default), where they are missing (new), everywhere (all), or as more "
-            "launches of them (append)",
-        },
-    ),
-    (
-        "--accept-regression",
-        {"action": "store_true", "help": "with --update-baselines: write centres that are worse, too"},
-    ),
-    (
-        "--resume",
-        {
-            "action": "store_true",
-            "default": None,
-            "help": "with --update-baselines: go on with a recording that was interrupted",
-        },
-    ),
-    (
-        "--no-resume",
-        {
-            "action": "store_false",
-            "default": None,
-            "help": "with --update-baselines: drop what an interrupted recording has measured, and begin anew",
-        },
-    ),
-    (
         "--strict-baselines",
         {
             "action": "store_true",
@@ -157,20 +123,6 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "--launches",
-        {
-            "type": int,
-            "default": None,
-            "metavar": "N",
-            "help": "with --update-baselines: launches (fresh processes and communicators) to record "
-            f"(default {DEFAULT_LAUNCHES})",
-        },
-    ),
-    (
-        "--reason",
-        {"default": "", "metavar": "TEXT", "help": "with --update-baselines: why, kept in the file"},
-    ),
-    (
         "--baselines",
         {
             "default": None,
@@ -178,16 +130,30 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             "help": "folder of the baselines, relative to the working directory (default: ini gpuperf_baselines)",
         },
     ),
+    (
+        "--environment",
+        {
+            "choices": ("fail", "warn"),
+            "default": None,
+            "help": "whether a run fails if the environment is slower, and not the code (default: fail; warn on GPUs "
+            "that the record does not know)",
+        },
+    ),
+    (
+        "--undecided",
+        {
+            "choices": ("fail", "warn"),
+            "default": None,
+            "help": "whether a run fails if a metric is worse and nothing decided why (default: fail if the "
+            "environment has CI)",
+        },
+    ),
 )
 
-_MODES: dict[str, Sequence[str]] = {"--update-baselines": [mode.value for mode in Mode]}
-
-_NEGATIONS = ("--no-resume", "--no-strict-baselines")
+_NEGATIONS = ("--no-strict-baselines",)
 NamedOptions = Mapping[str, Mapping[str, Any]]
 """What ``addoption`` takes, by the names of options."""
-OPTIONS = (*_OPTIONS, *RACE_OPTIONS)
-"""All options by their short names, with what ``addoption`` takes."""
-SHARED = ("--gpus", "--smoke", "--resume", "--environment")
+SHARED = ("--gpus", "--smoke", "--environment")
 """Names that other plugins and ``conftest.py`` files use; such an option has another one, with our prefix.
 
 The short name is registered last, so that others may have it. Until then pytest takes the value for a file, and looks
@@ -232,9 +198,6 @@ class Options:
     smoke: bool
     numa_binding: bool
     """Whether ranks that measure run on the cores of their GPU's NUMA node."""
-    update_baselines: bool
-    launches: int
-    reason: str
     baselines: Path
     timeout: float
     """Seconds for a run."""
@@ -248,16 +211,10 @@ class Options:
     """Folder of the leases."""
     policy: Policy
     """What a verdict may get wrong, and which loss it must find."""
-    mode: Mode = Mode.MOVED
-    """Which entries a recording replaces."""
-    accept_regression: bool = False
-    resume: bool | None = None
-    """Whether to go on with a recording that was interrupted; None if the user did not say."""
     strict_baselines: bool = True
     """Whether a figure without a baseline fails, whatever a model of the hardware says."""
     results: Path | None = None
     """The file of the results as JSON."""
-    race: RaceOptions = field(default_factory=RaceOptions)
     environment_fails: bool | None = None
     """Whether a run fails if the environment is slower; None: only on GPUs that the record knows."""
     undecided_fails: bool = False
@@ -280,66 +237,20 @@ class Options:
         Raises:
             pytest.UsageError: a value that cannot be meant, or options that exclude one another.
         """
-        mode = config.getoption("gpuperf_update_baselines")
-        update = mode is not None
         smoke = bool(config.getoption("gpuperf_smoke"))
-        gpus = _gpus(config.getoption("gpuperf_gpus"))
-        launches = config.getoption("gpuperf_launches")
-        if launches is not None and not update:
-            raise pytest.UsageError("--launches says how many launches to record: add --update-baselines")
-        if launches is not None and launches < 1:
-            raise pytest.UsageError(f"--launches must be 1 or more, got {launches}")
-        if launches is not None and launches < LEAST_LAUNCHES and mode != Mode.APPEND.value:
-            raise pytest.UsageError(
-                f"--launches must be {LEAST_LAUNCHES} or more for a baseline, got {launches}; fewer can be added to "
-                "one with --update-baselines=append"
-            )
-        if update and smoke:
-            raise pytest.UsageError("--smoke measures nothing that --update-baselines could record: drop one of them")
+        gpus = gpus_of(config.getoption("gpuperf_gpus"))
         if smoke and config.getoption("benchmark_only", False):
             raise pytest.UsageError(
                 "--benchmark-only skips all that is no benchmark, as perf tests under --smoke: drop one of them"
             )
-        if update and gpus == 0:
-            raise pytest.UsageError("baselines are recorded on GPUs only: add --gpus N")
-        if config.getoption("gpuperf_reason") and not update:
-            raise pytest.UsageError("--reason is stored with recorded baselines: add --update-baselines")
-        resume = config.getoption("gpuperf_resume")
-        for option, given in (
-            ("--accept-regression", config.getoption("gpuperf_accept_regression")),
-            ("--resume", resume),
-            ("--no-resume", resume is False),
-        ):
-            if given and not update:
-                raise pytest.UsageError(f"{option} is for a run that records baselines: add --update-baselines")
         if config.getoption("gpuperf_require_gpus") and gpus == 0:
             raise pytest.UsageError("--require-gpus needs GPUs, and this run uses none: add --gpus N")
-        if update and is_distributed(config):
-            raise pytest.UsageError(
-                "--update-baselines records launches one after another, and xdist's workers would each record some: "
-                "drop -n"
-            )
-        if update and config.getoption("lf", False):
-            raise pytest.UsageError(
-                "--update-baselines runs every test once in each launch, and --lf picks single launches: drop --lf"
-            )
-        if update and not config.getoption("gpuperf_reason").strip():
-            raise pytest.UsageError("--update-baselines keeps beside the metrics why they changed: add --reason TEXT")
         results = config.getoption("gpuperf_json")
-        race = race_options(config)
-        if race.against is not None and (update or smoke):
-            other = "--update-baselines" if update else "--smoke"
-            raise pytest.UsageError(f"--against, --against-python and --bisect race what tests measure: drop {other}")
-        if race.against is not None and is_distributed(config):
-            raise pytest.UsageError("--against, --against-python and --bisect race all tests together: drop -n")
         return cls(
             gpus=gpus,
             require_gpus=bool(config.getoption("gpuperf_require_gpus")),
             smoke=smoke,
             numa_binding=not config.getoption("gpuperf_no_numa_binding"),
-            update_baselines=update,
-            launches=(launches or DEFAULT_LAUNCHES) if update else 1,
-            reason=config.getoption("gpuperf_reason"),
             baselines=_baselines(config),
             timeout=positive(config, "gpuperf_timeout"),
             example_timeout=positive(config, "gpuperf_example_timeout"),
@@ -351,12 +262,8 @@ class Options:
             hashes_by_rank=seed_by_rank(seed) if config.getoption("gpuperf_hash_by_rank") else "",
             delay_seed=_delay_seed(config.getoption("gpuperf_delay_ranks"), _run(config)),
             policy=_policy(config),
-            mode=Mode(mode) if update else Mode.MOVED,
-            accept_regression=bool(config.getoption("gpuperf_accept_regression")),
-            resume=resume,
             strict_baselines=_in_ci() if (strict := config.getoption("gpuperf_strict_baselines")) is None else strict,
             results=None if results is None else config.invocation_params.dir / results,
-            race=race,
             environment_fails=_fails(config.getoption("gpuperf_environment")),
             undecided_fails=_in_ci() if (fails := _fails(config.getoption("gpuperf_undecided"))) is None else fails,
             largest_worlds=bool(config.getoption("gpuperf_largest_worlds")),
@@ -397,10 +304,8 @@ def add_options(parser: pytest.Parser, of_features: NamedOptions) -> None:
     group = parser.getgroup(GROUP, "multi-GPU correctness and performance")
     for name, settings in of_features.items():
         group.addoption(prefixed(name), **{**settings, "dest": _dest(name)})
-    for name, settings in OPTIONS:
-        modes = [f"{name}={mode}" for mode in _MODES.get(name, ())]
-        names = [prefixed(name)] if name in SHARED else [name, *modes]
-        group.addoption(*names, **{**settings, "dest": _dest(name)})
+    for name, settings in _OPTIONS:
+        group.addoption(prefixed(name) if name in SHARED else name, **{**settings, "dest": _dest(name)})
     for key, default, text in _INI:
         parser.addini(key, text, default=default)
 
@@ -445,7 +350,7 @@ def without_values(words: Sequence[str], args: Sequence[str], of_features: Named
 
 
 def _shared(of_features: NamedOptions) -> NamedOptions:
-    return {**{name: settings for name, settings in OPTIONS if name in SHARED}, **of_features}
+    return {**{name: settings for name, settings in _OPTIONS if name in SHARED}, **of_features}
 
 
 def prefixed(name: str) -> str:
@@ -461,7 +366,7 @@ def _dest(name: str) -> str:
 
 def is_given(config: pytest.Config, of_features: NamedOptions) -> bool:
     """Whether the user gave an option of the core, one of these of features, or an ini key of the core."""
-    for name, settings in (*OPTIONS, *of_features.items()):
+    for name, settings in (*_OPTIONS, *of_features.items()):
         if getattr(config.option, _dest(name)) != settings.get("default", False if "action" in settings else None):
             return True
     return any(config.getini(key) != default for key, default, _ in _INI)
@@ -475,7 +380,12 @@ def _in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false")  # as GitHub, GitLab and others set it
 
 
-def _gpus(text: str) -> int | None:
+def gpus_of(text: str) -> int | None:
+    """The number of GPUs that a value of ``--gpus`` means; None for all that are visible.
+
+    Raises:
+        pytest.UsageError: it means none.
+    """
     if text == "auto":
         return None
     if not text.isdecimal():

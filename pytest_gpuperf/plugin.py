@@ -7,7 +7,6 @@ of xdist reports such a test.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
@@ -53,20 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     if not config.getoption("fulltrace", False):
         config.pluginmanager.register(BriefInterrupt(), "gpuperf-brief-interrupt")
-    if (
-        is_given(config, _of_features(config.pluginmanager))
-        or any(config.hook.pytest_gpuperf_is_given(config=config))
-        or _is_arm(config)
-    ):
+    if is_given(config, _of_features(config.pluginmanager)) or any(config.hook.pytest_gpuperf_is_given(config=config)):
         begin(config)
     else:
         config.pluginmanager.register(_Reports(config), "gpuperf-reports")
-
-
-def _is_arm(config: pytest.Config) -> bool:
-    """Whether this process measures for a race of another one."""
-    child = sys.modules.get("pytest_gpuperf.arms.child")
-    return child is not None and child.LINK in config.stash
 
 
 class _Reports:
@@ -220,7 +209,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: object) -> bool | None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Writes what was recorded, and the results; only the controller ever records."""
+    """Writes the results; only the controller has them."""
     if run := hooks_of(session.config):
         run.sessionfinish(session)
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.arms.arm import CannotRace, Measured
+from pytest_gpuperf.features.racing import racing, wiring
+from pytest_gpuperf.features.racing.arms.arm import Measured
 from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.repository import CannotRace
 
 HASH = "body"
 
@@ -80,11 +82,11 @@ class ScriptedOpener:
 
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Has all races of runs in this process be of such arms."""
-    monkeypatch.setattr("pytest_gpuperf.run.session.Arms", lambda *_: ScriptedOpener(folder))
+    monkeypatch.setattr(wiring, "Arms", lambda *_: ScriptedOpener(folder))
     here = ScriptedArm(folder, "here", "present")
-    monkeypatch.setattr("pytest_gpuperf.run.session.Relaunching", lambda *_: here)
-    monkeypatch.setattr("pytest_gpuperf.run.racing.body_hash", lambda item: HASH)
-    monkeypatch.setattr("pytest_gpuperf.run.racing.Racing.require", lambda self: None)
+    monkeypatch.setattr(wiring, "Relaunching", lambda *_: here)
+    monkeypatch.setattr(racing, "body_hash", lambda item: HASH)
+    monkeypatch.setattr(racing.Racing, "require", lambda self: None)
 
 
 class _Repeating:
@@ -115,8 +117,8 @@ class _Repeating:
 def repeat(monkeypatch: pytest.MonkeyPatch, figures: Callable[[], Mapping[str, Metric]]) -> None:
     """Has later launches come to these figures, and nothing race."""
     repeating = _Repeating(figures)
-    monkeypatch.setattr("pytest_gpuperf.run.session.Arms", lambda *_: repeating)
-    monkeypatch.setattr("pytest_gpuperf.run.session.Relaunching", lambda *_: repeating)
+    monkeypatch.setattr(wiring, "Arms", lambda *_: repeating)
+    monkeypatch.setattr(wiring, "Relaunching", lambda *_: repeating)
 
 
 def script(project: pytest.Pytester, arm: str, **of_test: Sequence[float | str]) -> None:

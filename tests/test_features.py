@@ -25,12 +25,13 @@ BROUGHT = {
     "github": (None, "comment"),
     "recovery": (None, "recover"),
     "parity": ("--census", "parity"),
+    "racing": ("--race-budget=60", None),
 }
 """The option and the command of a feature."""
-APART = {"cluster": "--cluster", "explaining": "--explain"}
+APART = {"cluster": "--cluster", "explaining": "--explain", "recording": "--update-baselines"}
 """An option that needs more than a run without GPUs has."""
-NEEDS = {"acceptance": {"doctor", "page", "recovery"}}
-"""What a feature is made of: accept asks the doctor, writes a page, and reads what a phase left that was killed."""
+NEEDS = {"acceptance": {"day_zero", "doctor", "page", "recovery"}, "explaining": {"racing"}}
+"""What a feature is made of: accept asks references and the doctor, and reads what a killed phase left."""
 TESTS = """
 import pytest
 from pytest_gpuperf import Metric
@@ -69,11 +70,8 @@ def run(folder: Path, env: dict[str, str], *arguments: str) -> subprocess.Comple
 def test_without_a_feature_the_core_and_all_others_work(feature: str, tmp_path: Path) -> None:
     env = without(feature, tmp_path / "installed")
     folder = write(tmp_path, {"test_it.py": TESTS, "pytest.ini": "[pytest]\n"})
-    others = {
-        name: brought
-        for name, brought in BROUGHT.items()
-        if (tmp_path / f"installed/pytest_gpuperf/features/{name}").exists()
-    }
+    there = {path.name for path in (tmp_path / "installed/pytest_gpuperf/features").iterdir()}
+    others = {name: brought for name, brought in BROUGHT.items() if name in there}
     options = [option for option, _ in others.values() if option is not None]
     done = run(folder, env, "pytest", "--smoke", "--gpuperf-json=results.json", *options)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -89,7 +87,7 @@ def test_without_a_feature_the_core_and_all_others_work(feature: str, tmp_path: 
         if option is not None:
             assert (option.partition("=")[0] in known) == (name in others)
     for name, option in APART.items():
-        assert (option in known) == (name != feature)
+        assert (option in known) == (name in there)
 
 
 def test_every_feature_has_hooks_or_a_command() -> None:

@@ -3,40 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from pytest_gpuperf.baselines.losses import Loss
 from pytest_gpuperf.baselines.merge import MOVED, Merged
 from pytest_gpuperf.baselines.plain import cut
-from pytest_gpuperf.baselines.recorded import Saved
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
-
-
-def recording_lines(
-    saved: Saved | None, *, journal: Path | None, unfit: Mapping[str, str], accept: Callable[[str], str]
-) -> list[str]:
-    """The lines of a run that was to record.
-
-    Args:
-        saved: where the recording went; None if it was interrupted, or nothing was recorded.
-        journal: what an interrupted recording left, to go on with; None if there is none.
-        unfit: why tests that were recorded are not written.
-        accept: the command that accepts a test's loss.
-    """
-    if journal is not None:
-        why = "interrupted" if saved is None else saved.problem
-        kept = f"what was measured is kept in {journal}"
-        return [f"no baselines written: {why}; {kept}: go on with the same command and --resume"]
-    lines = unfit_lines(unfit)
-    if saved is None:
-        return [*lines, "no baselines written"]
-    if saved.problem is not None:
-        lines.append(saved.problem)
-    if saved.merged is not None:
-        lines += update_lines(saved.merged, accept)
-    if not saved.tests:
-        return [*lines, "no baselines written"]
-    return [*lines, f"baselines of {format_count(saved.tests, 'test')} written to {saved.where}"]
 
 
 def gone_lines(tests: Sequence[str], where: str) -> list[str]:

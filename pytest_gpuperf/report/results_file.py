@@ -167,7 +167,6 @@ class ResultsFile:
         hardware_key: str,
         match: Mapping[str, Scalar],
         topology: Callable[[], Topology | None] = lambda: None,
-        raced: Callable[[], Raced | None] = lambda: None,
         *,
         smoke: bool = False,
     ) -> None:
@@ -178,12 +177,12 @@ class ResultsFile:
             hardware_key: Of the run.
             match: Facts of the machine.
             topology: Looks at the machine's GPUs, once the run has ended; None if there is nothing to see.
-            raced: Returns the codes of a race of all tests, once the run has ended.
             smoke: Whether the run only tries bodies.
         """
         self._path = path
         self._topology = topology
-        self._raced = raced
+        self.raced: Callable[[], Raced | None] = lambda: None
+        """Returns the codes of a race of all tests, once the run has ended."""
         self._smoke = smoke
         self._key = hardware_key
         self._candidates = [Baselines(hardware_key, match)]
@@ -254,7 +253,7 @@ class ResultsFile:
             tuple(self._profiles),
             self._topology(),
             tuple(self._searches),
-            self._raced(),
+            self.raced(),
             self._smoke,
             features=dict(self._features),
         )

@@ -6,11 +6,11 @@ from typing import Protocol, assert_never
 from pytest_gpuperf.baselines.schema import MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.model.opinion import Saying
 from pytest_gpuperf.report.change import change_in_words, format_share, stored_change
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 from pytest_gpuperf.report.why import differing_in_words, why
+from pytest_gpuperf.verdicts.opinion import Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import NOISY, Policy
 from pytest_gpuperf.verdicts.share import Share

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import pytest
 
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.fixtures.perf import Checks
+from pytest_gpuperf.fixtures.checks import Checks
 from pytest_gpuperf.markers import scope_of
 from pytest_gpuperf.report.curves import curve_properties
 from pytest_gpuperf.report.matrices import matrix_properties
@@ -21,30 +20,21 @@ from pytest_gpuperf.report.table import ranked
 from pytest_gpuperf.report.verdict_line import VerdictCommands, describe
 from pytest_gpuperf.run.body_hash import body_hash
 from pytest_gpuperf.run.current_launch import CurrentLaunch
+from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.pytest_internals import skipped_where_it_is_defined
-from pytest_gpuperf.run.recording import Recording
-from pytest_gpuperf.verdicts.contest import Contest
-from pytest_gpuperf.verdicts.judge import Judge
-from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict, unjudged
 
+WAITS = pytest.StashKey[Callable[[Verdict], bool]]()
+"""On an item whose reports are held back if one of its verdicts waits: Returns whether a verdict does."""
 VERDICTS = pytest.StashKey[list[Verdict]]()
-"""On an item some of whose figures are suspect, or gained and wait for those."""
+"""On such an item, if one does."""
 FIGURES = pytest.StashKey[dict[str, Metric]]()
-"""On an item that is a fresh launch, which is neither judged by itself nor recorded."""
+"""On an item of a later launch, which decides about the first one: its figures; empty until it has some."""
 
 
 class Ruled(pytest.fail.Exception):  # type: ignore[misc, name-defined]  # an attribute is no class to mypy
     """A test fails by its figures, and the report is this text alone: its first words are the figure's."""
-
-
-class _Half(Protocol):
-    """Judging or recording."""
-
-    def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
-        """The verdicts on one test's figures."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,38 +69,31 @@ class Concluding:
         self,
         hardware_key: str,
         launch: CurrentLaunch,
-        judging: Judge | Contest | None,
-        recording: Recording | None,
+        judging: Judging | None,
         commands: VerdictCommands,
         *,
         smoke: bool,
         results: bool,
-        holds_gains: bool = False,
     ) -> None:
         """Keeps what it needs.
 
         Args:
             hardware_key: names the machine.
             launch: that the figures are of.
-            judging: judges them, if they are judged.
-            recording: keeps them, if they are recorded.
+            judging: judges them, or keeps them; None if they are only shown.
             commands: makes the commands of a test.
             smoke: whether the run only tries bodies.
             results: whether the run writes a file of results.
-            holds_gains: whether reports of tests with a figure that gained wait until all figures are decided.
         """
         self._key = hardware_key
         self._launch = launch
         self._judging = judging
-        self._half: _Half | None = judging or recording
-        self._records = recording is not None
         self._commands = commands
         self._smoke = smoke
         self._results = results
-        self._holds_gains = holds_gains
 
     def conclude(self, item: pytest.Function, checks: Checks) -> None:
-        """Fails or skips the test by its figures, unless they are suspect: then fresh launches will.
+        """Fails or skips the test by its figures, unless its reports wait for later launches.
 
         Raises:
             pytest.fail.Exception: a figure fails the test, or it has checked none.
@@ -131,14 +114,15 @@ class Concluding:
         candidate = self._launch.candidate(launch.identity, body, metrics) if self._results else None
         if candidate is not None:
             item.user_properties.append((CANDIDATE_PROPERTY, json.dumps(candidate.to_json())))
-        if launch.number > 1 and not self._records:
+        if FIGURES in item.stash:
             self._keep_fresh(item, launch.identity, metrics)
             return
         if self._judging is not None:
             unchecked = self._judging.unchecked(launch.identity, body, metrics)
             item.user_properties += unchecked_properties(unchecked)
         verdicts = self._concluded(launch.identity, body, metrics) + self._shown(launch.identity, shown)
-        if any(verdict.suspect or (self._holds_gains and verdict.outcome is Outcome.IMPROVED) for verdict in verdicts):
+        waits = item.stash.get(WAITS, None)
+        if waits is not None and any(map(waits, verdicts)):
             item.stash[VERDICTS] = verdicts
             return
         item.user_properties += verdict_properties(verdicts)
@@ -161,7 +145,7 @@ class Concluding:
         item.stash[FIGURES] = metrics
 
     def _concluded(self, test: str, body: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
-        return self._shown(test, metrics) if self._half is None else self._half.conclude(test, body, metrics)
+        return self._shown(test, metrics) if self._judging is None else self._judging.conclude(test, body, metrics)
 
     def _shown(self, test: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         return unjudged(test, metrics, self._key, smoke=self._smoke)

@@ -13,20 +13,19 @@ from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.site import Site
-from pytest_gpuperf.run.recording import Recording
 
 
 class CurrentLaunch:
-    """Describes each launch when it begins, and tells those who judge or record."""
+    """Describes each launch when it begins, and tells those who keep its figures."""
 
     def __init__(
         self,
         machine: Machine,
         site: Callable[[], Site],
         rootpath: Path,
+        begins: Callable[[Launch], None],
         *,
         measured: bool,
-        recording: Recording | None,
         hash_seed: str = "",
     ) -> None:
         """No launch has begun.
@@ -35,14 +34,14 @@ class CurrentLaunch:
             machine: of the run.
             site: where it runs, and how that is set up now.
             rootpath: of the checkout whose commit is measured.
+            begins: is called with each launch, before anything is measured in it.
             measured: whether figures of the run say how fast something is.
-            recording: is told of each launch, if figures are recorded.
             hash_seed: of the ranks; empty if it is unknown.
         """
         self._machine = machine
         self._site = site
         self._rootpath = rootpath
-        self._recording = recording
+        self._begins = begins
         self._hash_seed = hash_seed
         self._launch: Launch | None = None
         self._ended = False
@@ -92,11 +91,7 @@ class CurrentLaunch:
         return {} if self._launch is None else self._launch.info.environment
 
     def begin(self, number: int, software: Mapping[str, str]) -> None:
-        """What is measured from now on belongs to a launch of this number, with these versions.
-
-        Raises:
-            JournalError: another run is recording, or the one that was interrupted ran with other versions.
-        """
+        """What is measured from now on belongs to a launch of this number, with these versions."""
         site = self._site()
         info = LaunchInfo(
             at=now(),
@@ -110,8 +105,7 @@ class CurrentLaunch:
         )
         self._ended = False
         self._launch = Launch(number, f"{info.at}-{number}-{uuid.uuid4().hex[:6]}", info)
-        if self._recording is not None:
-            self._recording.begin_launch(self._launch)
+        self._begins(self._launch)
 
     def end(self) -> None:
         """The launch is over, though tests of its number may come: its processes are gone."""

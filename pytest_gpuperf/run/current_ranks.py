@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import pytest
 
-from pytest_gpuperf.baselines.journal import JournalError
 from pytest_gpuperf.figures.conditions import FIT, Conditions
 from pytest_gpuperf.hardware.fitness import AtStart, conditions
 from pytest_gpuperf.hardware.nccl_log import NcclLog
@@ -28,7 +27,6 @@ from pytest_gpuperf.ranks.nccl_debug import LOGGED
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.results import read_results
 from pytest_gpuperf.ranks.spec import Opening, PoolSpec
-from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
 from pytest_gpuperf.run.interruptions import Interruptions
@@ -405,10 +403,7 @@ class CurrentRanks:
             if self._launch.began and self._launch.renews:
                 self._host.renew()
             software = self._software(world_size)  # if these ranks fail, the next test begins the launch
-            try:
-                self._launch.begin(launch, software)
-            except JournalError as error:
-                pytest.exit(one_line(str(error)), pytest.ExitCode.USAGE_ERROR)
+            self._launch.begin(launch, software)
         # A process with much of a GPU's memory takes half a second to end, in which the next ones start.
         self._host.retire_all(but=self._spec(world_size), wait=False)
 

@@ -6,17 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-_PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
     """What a run came to, beside the outcomes of its tests."""
 
-    saved: bool | None = None
-    """Whether a recording was written as it was asked for; None if the run wrote none."""
-    left_out: bool = False
-    """Whether a test that was recorded is not written, and nothing is left to resume."""
     slower: bool = False
     """Whether the environment is slower, which fails no test, and that shall fail the run."""
     undecided: bool = False
@@ -30,19 +26,15 @@ class Ending:
 def exit_status(status: int, ending: Ending) -> int:
     """The exit status of a run, from that which its tests gave it.
 
-    A failure stays what it is. A recording that was resumed and had nothing left to measure has collected no tests, and
-    is a success if it was written.
+    A failure stays what it is.
     """
-    if status not in _PASSED:
+    if status not in PASSED:
         return status
-    if ending.saved is not None:
-        status = pytest.ExitCode.OK
-    failed = ending.saved is False or ending.left_out or ending.results_problem
     as_a_whole = (ending.slower or ending.undecided or ending.unraced) and status == pytest.ExitCode.OK
-    return pytest.ExitCode.TESTS_FAILED if failed or as_a_whole else status
+    return pytest.ExitCode.TESTS_FAILED if ending.results_problem or as_a_whole else status
 
 
 def is_interrupted(session: pytest.Session) -> bool:
     """Whether a run ended before all its tests had run."""
-    ended = session.exitstatus in (*_PASSED, pytest.ExitCode.TESTS_FAILED)
+    ended = session.exitstatus in (*PASSED, pytest.ExitCode.TESTS_FAILED)
     return not ended or bool(session.shouldfail or session.shouldstop)

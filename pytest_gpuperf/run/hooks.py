@@ -7,7 +7,8 @@ from collections.abc import Generator
 import pytest
 
 from pytest_gpuperf.baselines.schema import BaselineError
-from pytest_gpuperf.fixtures.perf import Checks, Perf
+from pytest_gpuperf.fixtures.checks import Checks
+from pytest_gpuperf.fixtures.perf import Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
@@ -18,7 +19,7 @@ from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.properties import failure_properties, forget_properties
 from pytest_gpuperf.run.active import OTHERS, SESSION
 from pytest_gpuperf.run.concluding import Ruled
-from pytest_gpuperf.run.exit_status import Ending, exit_status, is_interrupted
+from pytest_gpuperf.run.exit_status import Ending, exit_status
 from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
 from pytest_gpuperf.run.launches import identify, launch_of
 from pytest_gpuperf.run.nodes import RunNodes
@@ -49,8 +50,9 @@ def begin(config: pytest.Config) -> None:
     """Reads the options and finds the GPUs; starts no process."""
     options = Options.from_config(config)
     config.hook.pytest_gpuperf_check_options(config=config)
-    nodes: RunNodes | None = config.hook.pytest_gpuperf_nodes(config=config, options=options)
+    nodes: RunNodes | None = None
     try:
+        nodes = config.hook.pytest_gpuperf_nodes(config=config, options=options)
         nodes = nodes or this_machine(config, options, Machine.of(options.gpus))
         _require(options, nodes.machine)
         config.stash[SESSION] = session = Session.of(config, options, nodes)
@@ -65,8 +67,6 @@ def begin(config: pytest.Config) -> None:
 
 
 def _require(options: Options, machine: Machine) -> None:
-    if options.update_baselines and not machine.gpus:
-        raise pytest.UsageError("--update-baselines records on GPUs only, and no GPU is visible")
     if options.require_gpus and not machine.gpus:
         raise pytest.UsageError("--require-gpus: no GPU is visible")
 
@@ -130,7 +130,15 @@ def put_perf_last(items: list[pytest.Item]) -> None:
 def collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skips, orders and repeats tests, after other plugins have deselected."""
     session = config.stash[SESSION]
-    arrange(items, session.options, session.machine, shared=is_worker(config), capacity=session.capacity)
+    arrange(
+        items,
+        session.options,
+        session.machine,
+        shared=is_worker(config),
+        capacity=session.capacity,
+        on_cpus=session.launch.measured,
+        launches=session.launches,
+    )
 
 
 def collection_finish(session: pytest.Session) -> None:
@@ -199,7 +207,7 @@ def runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         checks = item.stash.get(CHECKS, None)
         if checks is not None and not checks.closed and isinstance(item, pytest.Function):
             session.concluding.show(item, checks)  # what the body has shown may say why it failed
-        if is_perf(item) and (session.judging or session.recording):
+        if is_perf(item) and session.judging is not None:
             item.stash[FAILURE] = error
         raise
     finally:
@@ -268,16 +276,12 @@ def exception_interact(node: pytest.Item | pytest.Collector, call: pytest.CallIn
 
 
 def sessionfinish(session: pytest.Session) -> None:
-    """Writes what was recorded, and the results; only the controller ever records."""
+    """Writes the results."""
     ours = session.config.stash[SESSION]
-    recording = ours.recording
-    saved = None if recording is None else recording.save(interrupted=is_interrupted(session))
     # All are written, whatever becomes of another.
     written = [] if ours.results is None else [ours.results.write()]
     written += session.config.hook.pytest_gpuperf_end(run=ours)
     ending = Ending(
-        saved=None if saved is None else not saved.failed,
-        left_out=recording is not None and not recording.resumable and bool(recording.left_out()),
         slower=ours.findings.environment_lost(fails := ours.options.environment_fails) or ours.slower_as_a_whole(fails),
         undecided=ours.options.undecided_fails and ours.findings.undecided,
         unraced=ours.findings.unraced,

@@ -1,23 +1,64 @@
-"""Makes the judge that holds the figures of a run against the baselines of its hardware."""
+"""Who judges the figures of a run: the baselines of its hardware, unless a feature has something else do it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from pytest_gpuperf.baselines.provenance import today
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.model.expecting import opinion
-from pytest_gpuperf.model.hardware import Rates
-from pytest_gpuperf.model.opinion import Opinion
-from pytest_gpuperf.references.expecting import Expecting
-from pytest_gpuperf.references.shelf import Shelf
-from pytest_gpuperf.verdicts.judge import Judge
+from pytest_gpuperf.verdicts.judge import Expects, Judge
 from pytest_gpuperf.verdicts.rule import Policy
+from pytest_gpuperf.verdicts.verdict import Verdict
+
+
+class Judging(Protocol):
+    """Judges the figures of one run."""
+
+    def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
+        """Returns the verdicts on the figures of one test."""
+        ...
+
+    def unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
+        """Returns the metrics that a test did not check, and that it had to."""
+        ...
+
+    @property
+    def shift(self) -> float | None:
+        """By how much all figures moved alike, as a fraction, worse above 0; None if they did not."""
+        ...
+
+    @property
+    def knows(self) -> bool:
+        """Whether the record of a figure knows these GPUs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Who judges, or keeps, the figures of a run in the place of the baselines."""
+
+    by: Judging | None
+    """None if this process only measures."""
+    on_cpus: bool = False
+    """Whether figures of CPUs say how fast something is."""
+    reports: bool = True
+    """Whether this process reports; if not, another one does."""
+    reads: bool = False
+    """Whether the baselines are read before anything is measured."""
+    launches: int = 1
+    """How often each perf test runs, each time in fresh processes."""
 
 
 def judge_of(
-    machine: Machine, policy: Policy, software: Callable[[], Mapping[str, str]], *, strict: bool = True
+    machine: Machine,
+    policy: Policy,
+    software: Callable[[], Mapping[str, str]],
+    expects: Expects | None,
+    *,
+    strict: bool = True,
 ) -> Judge:
     """Returns a judge that knows no baselines yet.
 
@@ -25,34 +66,15 @@ def judge_of(
         machine: of the run.
         policy: what a verdict may get wrong, and which loss it must find.
         software: Returns the versions and variables of the run.
-        strict: whether a figure without a record fails, whatever a model of the hardware says.
+        expects: Says what is expected of a figure without a record; None: nothing.
+        strict: whether a figure without a record fails, whatever is expected of it.
     """
     return Judge(
         machine.key,
         policy,
         gpus=machine.identity,
         today=today(),
-        expects=_Expected(machine, policy),
+        expects=expects,
         strict=strict,
         now=software,
     )
-
-
-class _Expected:
-    """Says what references expect of a figure without a record, else what the model of the hardware does."""
-
-    def __init__(self, machine: Machine, policy: Policy) -> None:
-        self._machine = machine
-        self._policy = policy
-        self._references: Expecting | None = None
-        self._opened = False
-        """Whether references were looked for: they are read once, and only if a figure has no record."""
-
-    def __call__(self, test: str, metric_name: str, metric: Metric, body_hash: str) -> Opinion:
-        rates = Rates.of(self._machine)
-        if not self._opened:
-            shelf = Shelf.open(self._machine.match)
-            self._references = None if shelf is None else Expecting(shelf, rates, self._policy)
-            self._opened = True
-        said = None if self._references is None else self._references.opinion(test, metric_name, metric, body_hash)
-        return opinion(metric, rates) if said is None else said

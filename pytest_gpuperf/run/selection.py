@@ -117,6 +117,8 @@ def arrange(
     *,
     shared: bool = False,
     capacity: Capacity | None = None,
+    on_cpus: bool = False,
+    launches: int = 1,
 ) -> None:
     """Marks what cannot run with its reason, and puts perf tests last, by their processes, once for each launch.
 
@@ -127,10 +129,12 @@ def arrange(
         shared: whether other workers of the same run share the GPUs: then other tests go by world size too. So each
             worker starts ranks less often, and as tests beside each other are alike, workers spread evenly.
         capacity: what ranks may be put on; None for this machine alone.
+        on_cpus: whether perf tests measure CPUs, too.
+        launches: how often each perf test runs.
     """
     capacity = capacity or of_machine(machine)
     for item in items:
-        reason = reason_to_skip(item, options, capacity)
+        reason = reason_to_skip(item, capacity, unmeasured=not (on_cpus or options.smoke))
         if reason is not None and options.require_gpus:
             item.stash[LACKS] = reason
         elif reason is not None:
@@ -143,10 +147,10 @@ def arrange(
     perf.sort(key=_processes)
     measured = [item for item in perf if _runs(item)]
     skipped = [item for item in perf if not _runs(item)]
-    launches = repeated(measured, options.launches)
-    for item in launches:
+    again = repeated(measured, launches)
+    for item in again:
         mark_items(item)
-    items[:] = [*rest, *skipped, *launches]
+    items[:] = [*rest, *skipped, *again]
 
 
 def in_launches(items: list[pytest.Item]) -> None:
@@ -174,14 +178,13 @@ def of_machine(machine: Machine) -> Capacity:
     return Capacity((len(machine.gpus) or os.cpu_count() or 1,), gpus=bool(machine.gpus), clustered=False)
 
 
-def reason_to_skip(item: pytest.Item, options: Options, capacity: Capacity) -> str | None:
-    """Why the item cannot run here; None if it can."""
+def reason_to_skip(item: pytest.Item, capacity: Capacity, *, unmeasured: bool) -> str | None:
+    """Why the item cannot run here, for example as a perf test that is not measured on CPUs; None if it can."""
     size = world_size(item)
     if size is None:
         return None
     marker = ranks_marker(item, item.nodeid)
-    perf = is_perf(item)
-    if not capacity.gpus and perf and not options.smoke and options.race.against is None:
+    if not capacity.gpus and is_perf(item) and unmeasured:
         return (
             "perf tests measure GPUs and none are in use: pass --gpus N, --against REF to race two commits on CPUs, or "
             "--smoke to try each body unjudged"

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Self
 
 import pytest
 
-from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.arms.arms import Arms
-from pytest_gpuperf.arms.blueprint import Blueprint
-from pytest_gpuperf.arms.child import LINK
-from pytest_gpuperf.arms.redirected import NAME as REDIRECTED
-from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.baselines.storage import Storage, storage_at
-from pytest_gpuperf.fixtures.perf import Checks, Perf
+from pytest_gpuperf.fixtures.checks import Checks
+from pytest_gpuperf.fixtures.perf import Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.leases.lessor import Lessor
 from pytest_gpuperf.options import Options, is_worker
-from pytest_gpuperf.race_options import RaceOptions
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED, ForkserverClient
 from pytest_gpuperf.ranks.host import RankHost
 from pytest_gpuperf.ranks.placement import Capacity
@@ -33,34 +25,24 @@ from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.interrupted import Interrupted
 from pytest_gpuperf.report.progress import Measuring, Progress
-from pytest_gpuperf.report.results_file import Raced, ResultsFile
-from pytest_gpuperf.report.run_journal import Head, RunJournal, journal_of
+from pytest_gpuperf.report.results_file import ResultsFile
+from pytest_gpuperf.report.run_journal import Head, RunJournal
 from pytest_gpuperf.report.terminal import Reported, Summary
-from pytest_gpuperf.run.arm_loop import ArmLoop
 from pytest_gpuperf.run.choosing import Choosing
 from pytest_gpuperf.run.concluding import Concluding
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.gone import SeenTests
-from pytest_gpuperf.run.judging import judge_of
+from pytest_gpuperf.run.judging import Judged, Judging, judge_of
 from pytest_gpuperf.run.launcher_skips import LauncherSkips
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.left_groups import LeftGroups
 from pytest_gpuperf.run.nodes import RunNodes, ThisMachine
 from pytest_gpuperf.run.packing import Packing
-from pytest_gpuperf.run.raced_run import RacedRun
-from pytest_gpuperf.run.racing import Racing
-from pytest_gpuperf.run.recorded_run import RecordedRun
-from pytest_gpuperf.run.recording import Recording
-from pytest_gpuperf.run.relaunching import Relaunching
-from pytest_gpuperf.run.same_code import SameCode
 from pytest_gpuperf.run.selection import measures
-from pytest_gpuperf.run.spending import Spending
 from pytest_gpuperf.run.summary_lines import SummaryLines
-from pytest_gpuperf.run.suspects import Held, HeldReports
 from pytest_gpuperf.timing.sampling import Sampling
-from pytest_gpuperf.verdicts.contest import Contest
-from pytest_gpuperf.verdicts.judge import Judge
+from pytest_gpuperf.verdicts.judge import Expects, Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +63,8 @@ class Session:
     storage: Storage
     ranks: CurrentRanks
     launch: CurrentLaunch
-    judging: Judge | Contest | None
-    """None if figures are recorded, or only shown."""
-    racing: Racing | None
-    """Goes with ``judging``."""
-    recording: Recording | None
+    judging: Judging | None
+    """None if figures are only shown."""
     concluding: Concluding
     summary: SummaryLines
     seen: SeenTests
@@ -94,12 +73,13 @@ class Session:
     """None unless this process gathers the results, for a file or for a feature."""
     journal: RunJournal | None
     """Goes with the file of results."""
-    relaunching: Relaunching
     choosing: Choosing
-    spending: Spending
-    """Makes later launches of tests."""
-    arm: ArmLoop | None
-    """None unless this process is an arm of a race."""
+    launches: int
+    """How often each perf test runs."""
+    reads_baselines: bool
+    """Whether figures are held against baselines, or become some."""
+    reports: bool
+    """Whether this process reports; if not, another one does for it."""
 
     @classmethod
     def of(cls, config: pytest.Config, options: Options, nodes: RunNodes) -> Self:
@@ -111,9 +91,9 @@ class Session:
             nodes: where the ranks are.
         """
         console, root, machine = Console(config), config.rootpath, nodes.machine
-        link = config.stash.get(LINK, None)
         given = config.getoption("gpuperf_baselines") or ""
-        race = options.race
+        judged: Judged | None = config.hook.pytest_gpuperf_judges(config=config, options=options, machine=machine)
+        build: str | None = config.hook.pytest_gpuperf_bisects(config=config, nodes=nodes)
         commands = Commands(
             root,
             config.invocation_params.dir,
@@ -121,10 +101,8 @@ class Session:
             options.smoke,
             given,
             nodes.option,
-            # Under another interpreter commits are alike, no commit is checked out on nodes, and a bisection is no cure
-            # for itself.
-            bisects=race.python is None and not nodes.no_race and not race.bisect,
-            build=race.build or "",
+            bisects=build is not None,
+            build=build or "",
             delays=options.delay_seed,
         )
         host: RankHost = Pools(
@@ -138,58 +116,32 @@ class Session:
         packing = Packing(root, nodes.lacks)
         storage = storage_at(options.baselines)
         where = storage.where(machine.key)
-        recording = Recording(storage, machine, options, root) if options.update_baselines else None
-        raced = race.against
-        measured = _measured(machine, options)
+        measured = not options.smoke and (bool(machine.gpus) or (judged is not None and judged.on_cpus))
         launch = CurrentLaunch(
-            machine, nodes.site, root, measured=measured, recording=recording, hash_seed=nodes.hash_seed
+            machine,
+            nodes.site,
+            root,
+            lambda began: config.hook.pytest_gpuperf_launch_begins(config=config, launch=began),
+            measured=measured,
+            hash_seed=nodes.hash_seed,
         )
-        judging: Judge | Contest | None = None
-        if link is None and raced is not None:
-            judging = Contest(machine.key, options.policy, raced)
-        elif link is None and launch.measured and recording is None:
-            judging = judge_of(machine, options.policy, lambda: launch.software, strict=options.strict_baselines)
-        seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
-        worker = is_worker(config)
-        ranks = CurrentRanks(nodes, options, host, leasing, packing, launch)
-        relaunching = Relaunching(launch) if link is None else Relaunching(launch, link.name)
-        choosing, spending = Choosing(ranks, console.print_line), Spending(options.race.budget)
-
-        open_arms = partial(arms_of, config, options)
-
-        def moved(tests: Sequence[Held]) -> None:
-            config.hook.pytest_gpuperf_moved(config=config, tests=tests)
-
-        same_code = None
-        if isinstance(judging, Judge) and options.race.python is None and options.race.build is None:
-            same_code = SameCode(judging, root, _written(config, options))
-        racing = (
-            None
-            if judging is None
-            else Racing(
-                HeldReports(commands),
-                judging,
-                relaunching,
-                open_arms,
-                ranks.vacate,
-                console.print_line,
-                options.race,
-                root,
-                spending,
-                moved,
-                same_code,
-                nodes.no_race,
+        judging = None if judged is None else judged.by
+        if judged is None and launch.measured:
+            expects: Expects | None = config.hook.pytest_gpuperf_expects(machine=machine, policy=options.policy)
+            judging = judge_of(
+                machine, options.policy, lambda: launch.software, expects, strict=options.strict_baselines
             )
-        )
+        seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
+        reports = not is_worker(config) and (judged is None or judged.reports)
+        ranks = CurrentRanks(nodes, options, host, leasing, packing, launch)
         results = None
         gathers = options.results is not None or any(config.hook.pytest_gpuperf_needs_results(config=config))
-        if not worker and gathers:
+        if reports and gathers:
             results = ResultsFile(
                 options.results,
                 machine.key,
                 machine.match,
                 lambda: _topology(machine),
-                lambda: _raced(options.race, launch, root),
                 smoke=options.smoke,
             )
         return cls(
@@ -205,38 +157,33 @@ class Session:
             ranks=ranks,
             launch=launch,
             judging=judging,
-            racing=racing,
-            recording=recording,
             concluding=Concluding(
                 machine.key,
                 launch,
                 judging,
-                recording,
                 commands,
                 smoke=options.smoke,
                 results=gathers,
-                holds_gains=any(config.hook.pytest_gpuperf_holds_gains(config=config)),
             ),
             summary=SummaryLines(
                 options,
                 commands,
                 seen,
                 where,
-                racing,
                 judging,
-                recording,
                 nodes.report,
+                lambda: [line for lines in config.hook.pytest_gpuperf_closing_lines(config=config) for line in lines],
             ),
             seen=seen,
             findings=Findings(),
             results=results,
             journal=None
-            if options.results is None or worker
+            if options.results is None or not reports
             else RunJournal(options.results, Head(machine.key, machine.match, len(machine.gpus), str(root))),
-            relaunching=relaunching,
-            choosing=choosing,
-            spending=spending,
-            arm=None if link is None else ArmLoop(link, ranks, relaunching),
+            choosing=Choosing(ranks, console.print_line),
+            launches=1 if judged is None else judged.launches,
+            reads_baselines=isinstance(judging, Judge) if judged is None else judged.reads,
+            reports=reports,
         )
 
     def register(self, config: pytest.Config) -> None:
@@ -244,25 +191,18 @@ class Session:
         plugins = config.pluginmanager
         plugins.register(self.seen, "gpuperf-seen")
         plugins.register(LeftGroups(), "gpuperf-left-groups")
-        if self.recording is not None:
-            plugins.register(RecordedRun(self.recording, self.choosing.ask), "gpuperf-recording")
-        if self.racing is not None:
-            plugins.register(RacedRun(self.racing), "gpuperf-racing")
         if self.results is not None:
             plugins.register(self.results, "gpuperf-results")
         if self.journal is not None:
             plugins.register(self.journal, "gpuperf-journal")
-        plugins.register(self.relaunching, "gpuperf-relaunching")
-        if self.arm is not None:
-            plugins.register(self.arm, "gpuperf-arm")
-        if is_worker(config) or self.arm is not None:
-            return  # the controller, of xdist's workers or of the arms, reports for all of them
+        if not self.reports:
+            return  # the controller, for example of xdist's workers, reports for all of them
         plugins.register(self.findings, "gpuperf-findings")
         plugins.register(
             Summary(self.summary.lines, self.findings, self.commands, smoke=self.options.smoke), "gpuperf-summary"
         )
         plugins.register(Interrupted(self.console, self.ranks.interrupted), "gpuperf-interrupted")
-        plugins.register(Progress(self.console, self.options.launches, _measuring), "gpuperf-progress")
+        plugins.register(Progress(self.console, self.launches, _measuring), "gpuperf-progress")
         plugins.register(LauncherSkips(), "gpuperf-launcher-skips")
         reported = Reported(self.summary.lines, self.findings, self.commands, config.rootpath)
         config.hook.pytest_gpuperf_reports(config=config, reported=reported)
@@ -288,11 +228,6 @@ class Session:
     def capacity(self) -> Capacity:
         """What ranks may be put on."""
         return self.nodes.capacity
-
-    @property
-    def reads_baselines(self) -> bool:
-        """Whether figures are held against baselines, or become some."""
-        return self.recording is not None or isinstance(self.judging, Judge)
 
     def slower_as_a_whole(self, fails: bool | None) -> bool:
         """Whether all figures of this process are slower alike, in two launches, so that the run fails.
@@ -321,17 +256,22 @@ class Session:
         self.leasing.close()
 
 
-def this_machine(config: pytest.Config, options: Options, machine: Machine) -> ThisMachine:
-    """Returns this machine as the only node of a run; starts nothing."""
-    preload = PRELOAD if LINK not in config.stash else (REDIRECTED, *PRELOAD)
+def this_machine(
+    config: pytest.Config, options: Options, machine: Machine, *, first: Sequence[str] = ()
+) -> ThisMachine:
+    """Returns this machine as the only node of a run; starts nothing.
+
+    Args:
+        config: pytest's.
+        options: what the user said.
+        machine: with the GPUs of the run.
+        first: modules that ranks shall load before all others.
+    """
     return ThisMachine(
-        machine, options, ForkserverClient(preload, if_used(config, len(machine.gpus)), options.hash_seed)
+        machine,
+        options,
+        ForkserverClient((*first, *PRELOAD), if_used(config, len(machine.gpus)), options.hash_seed),
     )
-
-
-def arms_of(config: pytest.Config, options: Options, tests: Sequence[str]) -> Arms:
-    """Returns what opens the arms of a race of these tests, by their node ids."""
-    return Arms(Blueprint.of(config, options), tests)
 
 
 def if_used(config: pytest.Config, gpus: int) -> dict[str, str]:
@@ -345,33 +285,6 @@ def if_used(config: pytest.Config, gpus: int) -> dict[str, str]:
     for of_feature in config.hook.pytest_gpuperf_preload(config=config, gpus=gpus):
         merged.update(of_feature)
     return merged
-
-
-def _written(config: pytest.Config, options: Options) -> Iterator[Path]:
-    """The files and folders that runs with such options write, which are no code of the tests."""
-    yield options.baselines
-    if options.results is not None:
-        yield from (options.results, journal_of(options.results))
-    for of_feature in config.hook.pytest_gpuperf_writes(config=config):
-        yield from of_feature
-
-
-def _raced(race: RaceOptions, launch: CurrentLaunch, root: Path) -> Raced | None:
-    """Return the codes of a race of all tests; None if nothing raced."""
-    info = launch.info
-    if race.against is None or info is None:
-        return None
-    try:
-        old = Repository.of(root).resolve(race.against) if race.against else ""
-    except CannotRace:
-        old = ""
-    named = " under ".join(filter(None, (race.against, race.python)))
-    return Raced(info.at, info.host, named, old, info.commit, info.dirty)
-
-
-def _measured(machine: Machine, options: Options) -> bool:
-    """Whether figures of the run say how fast something is."""
-    return not options.smoke and (bool(machine.gpus) or options.race.against is not None)
 
 
 def _topology(machine: Machine) -> Topology | None:

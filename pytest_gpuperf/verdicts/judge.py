@@ -10,9 +10,9 @@ from pytest_gpuperf.baselines.commits import commit_to_race
 from pytest_gpuperf.baselines.differences import differing, likeliest_first
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.model.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.history import FEWEST_KNOWN, History, distinct
 from pytest_gpuperf.verdicts.moved import Moved
+from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision, Sequential
 from pytest_gpuperf.verdicts.rule import APART, HALF, MOST_CLEARING, MOST_CLEARING_ELSEWHERE, Policy, Rule

@@ -7,8 +7,8 @@ from pytest_gpuperf.baselines.plain import OPTIONAL
 from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import Count, MetricBaseline
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.model.opinion import Opinion
 from pytest_gpuperf.verdicts.explanation import Explanation
+from pytest_gpuperf.verdicts.opinion import Opinion
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome, Reason
 from pytest_gpuperf.verdicts.share import Share
 

@@ -9,8 +9,8 @@ from pytest_gpuperf.features.acceptance.verdict import Acceptance, Row, Seen, ac
 from pytest_gpuperf.features.doctor.finding import Finding, critical, warning
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.model.opinion import Opinion, Saying
 from pytest_gpuperf.report.ran import Ran
+from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.verdict import Verdict
 

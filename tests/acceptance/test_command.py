@@ -16,9 +16,9 @@ import pytest
 from pytest_gpuperf.__main__ import main
 from pytest_gpuperf.features.acceptance import accepting as command
 from pytest_gpuperf.features.acceptance.accepting import _references
+from pytest_gpuperf.features.day_zero.references.schema import References, Source
+from pytest_gpuperf.features.day_zero.references.shelf import Shelf
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.references.schema import References, Source
-from pytest_gpuperf.references.shelf import Shelf
 from pytest_gpuperf.report import results_file
 from tests import fake_gpus
 from tests.whole_run import environment

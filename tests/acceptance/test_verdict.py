@@ -11,7 +11,7 @@ from pytest_gpuperf.features.acceptance.lines import lines, title
 from pytest_gpuperf.features.acceptance.verdict import Acceptance, Fitness, Row, Seen, State, accepted
 from pytest_gpuperf.features.doctor.finding import critical, info, unknown, warning
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.model.opinion import Opinion, Saying
+from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from tests.acceptance.examples import (
     FEW_CORES,

@@ -1,1 +1,1 @@
-"""Tests of ``pytest_gpuperf.arms``."""
+"""Tests of ``pytest_gpuperf.features.racing.arms``."""

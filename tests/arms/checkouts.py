@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_gpuperf.arms.blueprint import NEUTRAL, Blueprint
+from pytest_gpuperf.features.racing.arms.blueprint import NEUTRAL, Blueprint
 
 AUTHOR = {f"GIT_{who}_{what}": "someone@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 CONFTEST = """

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.arms.arm import CannotRace, Measured
-from pytest_gpuperf.arms.arms import Arms
+from pytest_gpuperf.features.racing.arms.arm import Measured
+from pytest_gpuperf.features.racing.arms.arms import Arms
+from pytest_gpuperf.repository import CannotRace
 from tests.arms.checkouts import RANKLESS, blueprint, commit, git, write
 from tests.ranks.processes import DEADLINE, survivors
 from tests.whole_run import ROOT
@@ -199,7 +200,7 @@ def test_what_the_old_code_may_not_the_present_may(odd: Path) -> None:
 CONTROLLER = """
 import signal, sys
 from pathlib import Path
-from pytest_gpuperf.arms.arms import Arms
+from pytest_gpuperf.features.racing.arms.arms import Arms
 from tests.arms.checkouts import blueprint
 
 # A shell that starts a run in the background has it ignore this signal.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.arms.blueprint import Blueprint
+from pytest_gpuperf.features.racing.arms.blueprint import Blueprint
 from pytest_gpuperf.options import Options
 
 NOISY = [

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.arms.folder import RaceFolder, remove_leftovers
+from pytest_gpuperf.features.racing.arms.folder import RaceFolder, remove_leftovers
 from pytest_gpuperf.leases.lock_file import LockFile
+from pytest_gpuperf.repository import CannotRace
 
 
 @pytest.fixture(autouse=True)

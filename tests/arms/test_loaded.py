@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_gpuperf.arms.loaded import loaded_code
+from pytest_gpuperf.features.racing.arms.loaded import loaded_code
 
 
 def test_modules_of_the_folder_are_reported_by_their_real_paths(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from setuptools.command import editable_wheel  # type: ignore[import-untyped]
 
-from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.arms.arms import Arms
-from pytest_gpuperf.arms.child_arm import ChildArm
+from pytest_gpuperf.features.racing.arms.arms import Arms
+from pytest_gpuperf.features.racing.arms.child_arm import ChildArm
+from pytest_gpuperf.repository import CannotRace
 from tests.arms.checkouts import CONFTEST, blueprint, commit, write
 from tests.ranks.processes import survivors
 from tests.whole_run import ROOT

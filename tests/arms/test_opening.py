@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.arms.arms import Arms
-from pytest_gpuperf.arms.blueprint import Blueprint
+from pytest_gpuperf.features.racing.arms.arms import Arms
+from pytest_gpuperf.features.racing.arms.blueprint import Blueprint
+from pytest_gpuperf.repository import CannotRace
 from tests.arms.checkouts import RANKLESS, blueprint, commit, write
 from tests.whole_run import ROOT, run_pytest
 
@@ -117,7 +117,7 @@ def test_one_that_does_not_begin_in_time_is_ended(folder: Path) -> None:
 
 
 def test_one_that_imports_is_ended_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_gpuperf.arms.child_arm._CLOSE_TIMEOUT", 300.0)
+    monkeypatch.setattr("pytest_gpuperf.features.racing.arms.child_arm._CLOSE_TIMEOUT", 300.0)
     begun = folder / "begun"
     slow = f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(600)\n"
     write(folder, {"project/test_it.py": slow})
@@ -164,9 +164,9 @@ def test_a_process_that_cannot_be_had_is_told(folder: Path, monkeypatch: pytest.
 
 
 RACE = """
-from pytest_gpuperf.arms.arms import Arms
-from pytest_gpuperf.arms.blueprint import Blueprint
-from pytest_gpuperf.arms.child import LINK
+from pytest_gpuperf.features.racing.arms.arms import Arms
+from pytest_gpuperf.features.racing.arms.blueprint import Blueprint
+from pytest_gpuperf.features.racing.arms.child import LINK
 from pytest_gpuperf.plugin import SESSION
 
 def pytest_sessionfinish(session):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import pytest_gpuperf
-from pytest_gpuperf.arms.redirect import VARIABLE, Finder, Redirect, install, put_first
+from pytest_gpuperf.features.racing.arms.redirect import VARIABLE, Finder, Redirect, install, put_first
 from tests.arms.checkouts import write
 
 

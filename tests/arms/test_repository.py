@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.git import GitFailed, git
+from pytest_gpuperf.repository import CannotRace, Repository
 from tests.arms import checkouts
 from tests.arms.checkouts import commit
 

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.arms import worktree
-from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.arms.repository import Repository
-from pytest_gpuperf.arms.worktree import Worktree, prune
+from pytest_gpuperf.features.racing.arms import worktree
+from pytest_gpuperf.features.racing.arms.worktree import Worktree, prune
 from pytest_gpuperf.git import GitFailed
 from pytest_gpuperf.git import git as genuine
+from pytest_gpuperf.repository import CannotRace, Repository
 from tests.arms.checkouts import commit, git, write
 
 

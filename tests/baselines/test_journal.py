@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.baselines import files
-from pytest_gpuperf.baselines.journal import Entry, Journal, JournalError, RecordingPlan, same_software
 from pytest_gpuperf.baselines.schema import LaunchInfo
+from pytest_gpuperf.features.recording.journal import Entry, Journal, JournalError, RecordingPlan, same_software
 from pytest_gpuperf.figures.metric import Metric
 from tests.baselines.examples import KEY, launch
 

@@ -17,9 +17,9 @@ import pytest
 
 from pytest_gpuperf.__main__ import main
 from pytest_gpuperf.baselines import files, json_files
-from pytest_gpuperf.baselines.journal import Journal, JournalError
 from pytest_gpuperf.baselines.json_files import BaselineWriteError, load, save
 from pytest_gpuperf.baselines.schema import BaselineError
+from pytest_gpuperf.features.recording.journal import Journal, JournalError
 from tests.baselines.examples import KEY, TEST, baselines
 from tests.baselines.test_adopt_command import written
 from tests.baselines.test_journal import ENTRY, PLAN, left

@@ -291,8 +291,8 @@ def test_a_budget_ends_the_search_for_a_cause(project: pytest.Pytester, monkeypa
     monkeypatch.setenv("NCCL_ALGO", "Tree")
     slow(project, NCCL_ALGO=100e9)
     affords = iter([*[True] * 26, *[False] * 99])  # those that judge may launch
-    monkeypatch.setattr("pytest_gpuperf.run.spending.Spending.affords", lambda *_: next(affords))
-    monkeypatch.setattr("pytest_gpuperf.run.racing.Racing._affords", lambda *_: True)
+    monkeypatch.setattr("pytest_gpuperf.features.racing.spending.Spending.affords", lambda *_: next(affords))
+    monkeypatch.setattr("pytest_gpuperf.features.racing.racing.Racing._affords", lambda *_: True)
     _, line = explained(project)
     assert "explained by NCCL_ALGO=Tree" in line
     affords = iter([False] * 99)

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpuperf.arms.arm import Arm, CannotRace, Measured
 from pytest_gpuperf.features.explaining.search import Explaining
 from pytest_gpuperf.features.explaining.undoing import Undoing
+from pytest_gpuperf.features.racing.arms.arm import Arm, Measured
+from pytest_gpuperf.features.racing.suspects import Held
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.run.suspects import Held
+from pytest_gpuperf.repository import CannotRace
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS
 from pytest_gpuperf.verdicts.verdict import Verdict

@@ -1,1 +1,1 @@
-"""Tests of pytest_gpuperf.model: what it expects of hardware, held against what hardware was seen to do."""
+"""Tests of the model of day zero: what it expects of hardware, held against what hardware was seen to do."""

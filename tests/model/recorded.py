@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_gpuperf.features.day_zero.model.hardware import Rates
 from pytest_gpuperf.figures.bandwidth import bus_bandwidth
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.figures.work import Exchange, Work
-from pytest_gpuperf.model.hardware import Rates
 
 FOLDER = Path(__file__).parents[2] / "baselines"
 SIZES = {"1KiB": 2**10, "64MiB": 2**26, "1GiB": 2**30}

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_gpuperf.features.day_zero.model import table
+from pytest_gpuperf.features.day_zero.model.expecting import opinion
+from pytest_gpuperf.features.day_zero.model.hardware import Rates
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.figures.sweep import NEIGHBOURS
 from pytest_gpuperf.figures.work import Exchange, Work
 from pytest_gpuperf.hardware.datasheets import NVLINK, PEAKS
 from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.model import table
-from pytest_gpuperf.model.expecting import opinion
-from pytest_gpuperf.model.hardware import Rates
-from pytest_gpuperf.model.opinion import Saying
+from pytest_gpuperf.verdicts.opinion import Saying
 from tests import fake_gpus
 from tests.hardware.fake_devices import FakeDevices
 from tests.model.recorded import H200, collective, figures

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.arms.blueprint import NEUTRAL
+from pytest_gpuperf.features.racing.arms.blueprint import NEUTRAL
 from tests.whole_run import run_pytest, write
 
 TESTS = """

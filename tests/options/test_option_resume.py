@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.baselines.journal import Journal
 from pytest_gpuperf.baselines.json_files import load
+from pytest_gpuperf.features.recording.journal import Journal
+from pytest_gpuperf.features.recording.recording import Recording
 from tests.fake_gpus import without_ranks
 from tests.options.test_option_gpus import usage_error
 from tests.options.test_option_update_baselines import KEY, NODE, TEST, baselines, measure, run
@@ -163,7 +164,7 @@ def test_a_recording_that_was_killed_before_it_was_written_is_written_without_me
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("pytest_gpuperf.run.recording.Recording.save", lambda self, interrupted: self._journal.close())
+        patch.setattr(Recording, "save", lambda self, interrupted: self._journal.close())
         record(project)
     ran(project)
     result = record(project, "--resume")

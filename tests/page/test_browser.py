@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo, MetricBaseline, TestBaseline
-from pytest_gpuperf.features.page.content import Content, Run
+from pytest_gpuperf.features.page.content import Content
 from pytest_gpuperf.features.page.history import Recorded
 from pytest_gpuperf.features.page.html import html
 from pytest_gpuperf.features.page.page_file import write_page
+from pytest_gpuperf.features.page.run import Run
 from tests.arms.checkouts import commit
 from tests.page.examples import (
     CURVE,

@@ -9,9 +9,10 @@ from html import unescape
 from importlib.resources import files
 
 from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo
-from pytest_gpuperf.features.page.content import Content, Run
+from pytest_gpuperf.features.page.content import Content
 from pytest_gpuperf.features.page.history import Recorded
 from pytest_gpuperf.features.page.html import html
+from pytest_gpuperf.features.page.run import Run
 from pytest_gpuperf.features.page.timelines import MOST, timelines
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.topology import Topology

@@ -15,7 +15,8 @@ import pytest
 from pytest_gpuperf.baselines.results import ResultsError
 from pytest_gpuperf.features.github.pull_request import comment_of
 from pytest_gpuperf.features.page import html
-from pytest_gpuperf.features.page.content import Content, Run
+from pytest_gpuperf.features.page.content import Content
+from pytest_gpuperf.features.page.run import Run
 from pytest_gpuperf.report.results_file import Raced, Unchecked, load, write
 from tests.page.examples import (
     CURVE,

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.baselines.match import Scalar
+from pytest_gpuperf.features.day_zero.model.expecting import scaled
+from pytest_gpuperf.features.day_zero.model.hardware import Rates
+from pytest_gpuperf.features.day_zero.references.expecting import Expecting
+from pytest_gpuperf.features.day_zero.references.schema import Recorded, References, Source
+from pytest_gpuperf.features.day_zero.references.shelf import Shelf
 from pytest_gpuperf.figures.metric import Metric, Scope
 from pytest_gpuperf.figures.work import Exchange, Work
-from pytest_gpuperf.model.expecting import scaled
-from pytest_gpuperf.model.hardware import Rates
-from pytest_gpuperf.model.opinion import Opinion, Saying
-from pytest_gpuperf.references.expecting import Expecting
-from pytest_gpuperf.references.schema import Recorded, References, Source
-from pytest_gpuperf.references.shelf import Shelf
+from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.rule import Policy
 
 BODY = "body"

@@ -10,9 +10,9 @@ import pytest
 from pytest_gpuperf.baselines.match import Scalar
 from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
-from pytest_gpuperf.references import making
-from pytest_gpuperf.references.schema import References
-from pytest_gpuperf.references.shelf import DATA
+from pytest_gpuperf.features.day_zero.references import making
+from pytest_gpuperf.features.day_zero.references.schema import References
+from pytest_gpuperf.features.day_zero.references.shelf import DATA
 from tests.baselines import examples
 from tests.baselines.examples import KEY, TEST
 

@@ -1,6 +1,6 @@
 """What a run says while it launches more."""
 
-from pytest_gpuperf.report.race_lines import alone_line, block_line, clearing_line, same_code_line, second_line
+from pytest_gpuperf.features.racing.lines import alone_line, block_line, clearing_line, same_code_line, second_line
 
 
 def test_a_launch_against_the_record() -> None:

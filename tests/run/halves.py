@@ -1,42 +1,62 @@
 """The judging and the recording half of a run, as a session wires them, without tests."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pluggy
 import pytest
 
 from pytest_gpuperf import hooks
-from pytest_gpuperf.baselines.recorded import Saved
+from pytest_gpuperf.features.recording import plugin as recording
+from pytest_gpuperf.features.recording.recording import Recording
+from pytest_gpuperf.features.recording.saving import Saved
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options
-from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.run.session import Session, this_machine
 from pytest_gpuperf.verdicts.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Said(Options):
+    """What the user said, of a recording too."""
+
+    update_baselines: bool = True
+    launches: int = 2
+    reason: str = "first"
+    resume: bool | None = None
+
+    def getoption(self, name: str, default: object = None) -> object:
+        """As pytest's configuration has it."""
+        update = "moved" if self.update_baselines else None
+        said = {"update_baselines": update, "launches": self.launches, "reason": self.reason, "resume": self.resume}
+        return said.get(name.removeprefix("gpuperf_"), default)
 
 
 class Halves:
     """What happens to figures in a run with these options on this machine."""
 
-    def __init__(self, options: Options, machine: Machine, rootpath: Path) -> None:
-        plugins = pluggy.PluginManager("pytest")  # no feature is there
+    def __init__(self, options: Said, machine: Machine, rootpath: Path) -> None:
+        plugins = pytest.PytestPluginManager()  # no other feature is there
         plugins.add_hookspecs(hooks)
+        plugins.register(recording)
         config = SimpleNamespace(
             rootpath=rootpath,
             invocation_params=SimpleNamespace(dir=rootpath),
-            getoption=lambda name, default=None: default,
+            getoption=options.getoption,
             hook=plugins.hook,
+            pluginmanager=plugins,
             stash=pytest.Stash(),
         )
         self.session = Session.of(cast(Any, config), options, this_machine(cast(Any, config), options, machine))
+        plugins.hook.pytest_gpuperf_begin(config=config, run=self.session)
 
     @property
     def recorded(self) -> Recording:
-        assert self.session.recording is not None
-        return self.session.recording
+        assert isinstance(self.session.judging, Recording)
+        return self.session.judging
 
     def load(self, tests: list[str]) -> None:
         if self.session.launch.measured:
@@ -61,4 +81,4 @@ class Halves:
         return self.session.summary.lines([])
 
     def save(self, *, interrupted: bool = False) -> Saved | None:
-        return None if self.session.recording is None else self.recorded.save(interrupted=interrupted)
+        return self.recorded.save(interrupted=interrupted) if isinstance(self.session.judging, Recording) else None

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 import pytest
 
-from pytest_gpuperf.run.changed_code import ChangedCode
+from pytest_gpuperf.features.racing.changed_code import ChangedCode
 from tests.arms.checkouts import commit
 
 FILES = {

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pytest_gpuperf.features.recording.recorded_run import status_of_recording
 from pytest_gpuperf.run.exit_status import Ending, exit_status
 
 OK, FAILED, NONE, USAGE = (
@@ -10,19 +11,21 @@ OK, FAILED, NONE, USAGE = (
     pytest.ExitCode.NO_TESTS_COLLECTED,
     pytest.ExitCode.USAGE_ERROR,
 )
-BAD = [Ending(saved=False), Ending(left_out=True), Ending(results_problem=True)]
+BAD = Ending(results_problem=True)
 
 
 @pytest.mark.parametrize("status", [OK, NONE])
-@pytest.mark.parametrize("ending", BAD, ids=str)
-def test_what_was_asked_for_and_not_done_fails_a_run_that_passed(status: int, ending: Ending) -> None:
-    assert exit_status(status, ending) == FAILED
+@pytest.mark.parametrize("saved", [True, False])
+def test_what_was_asked_for_and_not_done_fails_a_run_that_passed(status: int, saved: bool) -> None:
+    assert exit_status(status, BAD) == FAILED
+    assert status_of_recording(status, saved=saved, failed=True) == FAILED
 
 
 @pytest.mark.parametrize("status", [FAILED, USAGE, pytest.ExitCode.INTERRUPTED])
-@pytest.mark.parametrize("ending", [*BAD, Ending(saved=True), Ending(slower=True)], ids=str)
+@pytest.mark.parametrize("ending", [BAD, Ending(slower=True)], ids=str)
 def test_a_failure_stays_what_it_is(status: int, ending: Ending) -> None:
     assert exit_status(status, ending) == status
+    assert status_of_recording(status, saved=True, failed=ending == BAD) == status
 
 
 @pytest.mark.parametrize(
@@ -30,13 +33,19 @@ def test_a_failure_stays_what_it_is(status: int, ending: Ending) -> None:
     [
         (OK, Ending(), OK),
         (NONE, Ending(), NONE),
-        (NONE, Ending(saved=True), OK),  # resumed when all was measured
-        (OK, Ending(saved=True), OK),
         (OK, Ending(slower=True), FAILED),
         (NONE, Ending(slower=True), NONE),
         (OK, Ending(unraced=True), FAILED),
-        (NONE, Ending(saved=True, slower=True), FAILED),
     ],
 )
 def test_a_run_that_passed(status: int, ending: Ending, becomes: int) -> None:
     assert exit_status(status, ending) == becomes
+
+
+@pytest.mark.parametrize(("status", "saved", "becomes"), [(OK, True, OK), (NONE, False, NONE), (OK, False, OK)])
+def test_a_recording_that_passed(status: int, saved: bool, becomes: int) -> None:
+    assert status_of_recording(status, saved=saved, failed=False) == becomes
+
+
+def test_a_recording_that_was_resumed_when_all_was_measured_is_a_success() -> None:
+    assert status_of_recording(NONE, saved=True, failed=False) == OK

@@ -17,7 +17,7 @@ BY_THE_HOST = Metric(1.0, "s", "lower", clock="host")
 def launch(*, gpus: int) -> CurrentLaunch:
     machine: Any = SimpleNamespace(gpus=("a GPU",) * gpus)
     site: Any = None
-    return CurrentLaunch(machine, site, Path(), measured=True, recording=None)
+    return CurrentLaunch(machine, site, Path(), lambda launch: None, measured=True)
 
 
 @pytest.mark.parametrize("metric", [HOST_BOUND, BY_THE_HOST])

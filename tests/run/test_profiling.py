@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pytest_gpuperf.features.profiling.profiler import ProfileWarning, Profiling, file_name
-from pytest_gpuperf.fixtures.perf import Measured
+from pytest_gpuperf.fixtures.checks import Measured
 from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.report.profiles import PROFILES_PROPERTY
 from pytest_gpuperf.timing.profiling import STEPS, WARMUP_STEPS

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pytest_gpuperf.arms.arm import Measured
+from pytest_gpuperf.features.racing.arms.arm import Measured
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from tests import scripted_arms
 from tests.arms.checkouts import commit
@@ -77,6 +77,14 @@ def test_a_launch_that_came_out_slow_is_cleared_by_the_next(project: pytest.Pyte
     assert "3 metrics on 2x-nvidia-h200-nv18: 3 same" in result.outlines
 
 
+def test_a_run_without_races_leaves_a_slow_figure_undecided(project: pytest.Pytester) -> None:
+    figures(project, b=SUSPECT)
+    result = judged(project, "-p", "no:gpuperf-racing", "-rs")
+    result.assert_outcomes(passed=2, skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED *: busbw 90.00 GB/s: 10.0 % slower than 100.0 GB/s, undecided*"])
+    assert launched(project) == []
+
+
 def test_code_that_is_slower_loses_a_race_against_the_records(project: pytest.Pytester) -> None:
     figures(project, b=SUSPECT)
     script(project, "present", b=[94e9, 94.1e9])
@@ -105,7 +113,9 @@ def test_code_that_is_slower_loses_a_race_against_the_records(project: pytest.Py
 def test_code_that_is_slower_has_its_changed_files_named(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_gpuperf.run.racing.ChangedCode.of", lambda self, item, against: ("p.py", against[:3]))
+    monkeypatch.setattr(
+        "pytest_gpuperf.features.racing.racing.ChangedCode.of", lambda self, item, against: ("p.py", against[:3])
+    )
     figures(project, b=SUSPECT)
     script(project, "present", b=[94e9, 94.1e9])
     result = judged(project)
@@ -137,7 +147,7 @@ def test_a_loss_of_the_environment_skips_its_tests_and_fails_the_run_once_on_kno
 @pytest.fixture
 def unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkout has the record's code."""
-    monkeypatch.setattr("pytest_gpuperf.run.same_code.SameCode.of", lambda self, against: against == COMMIT)
+    monkeypatch.setattr("pytest_gpuperf.features.racing.same_code.SameCode.of", lambda self, against: against == COMMIT)
 
 
 @pytest.mark.usefixtures("unchanged")
@@ -569,7 +579,7 @@ def test_a_launch_that_the_budget_ends_is_no_test_that_hangs(
     script(project, "present", a=[90e9])
     script(project, "old", a=["gone"])
     ticks = itertools.count(0.0, 10.0)
-    monkeypatch.setattr("pytest_gpuperf.run.spending.time.monotonic", lambda: next(ticks))
+    monkeypatch.setattr("pytest_gpuperf.features.racing.spending.time.monotonic", lambda: next(ticks))
     result = judged(project, "--race-budget=25", "-rs")
     result.assert_outcomes(passed=2, skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED *undecided: time ran out*"])

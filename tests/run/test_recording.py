@@ -11,25 +11,24 @@ import pytest
 from pytest_gpuperf import Metric
 from pytest_gpuperf.baselines.json_files import load
 from pytest_gpuperf.baselines.provenance import settings
-from pytest_gpuperf.baselines.recorded import Saved
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
+from pytest_gpuperf.features.recording.saving import Saved
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.options import Options
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.rule import Policy
 from tests.fake_gpus import machine_of
-from tests.run.halves import Halves
+from tests.run.halves import Halves, Said
 
 KEY = "8x-nvidia-h200-nv18"
 SOFTWARE = {"torch": "2.13.0"}
 
 
 @pytest.fixture
-def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Said:
     for name in settings(os.environ):  # of a GPU machine, say
         monkeypatch.delenv(name)
-    return Options(
+    return Said(
         gpus=8,
         require_gpus=False,
         smoke=False,
@@ -56,7 +55,7 @@ def passed(measurements: Halves, launch: int, test: str, metrics: dict[str, Metr
     measurements.ended(test, launch, "")
 
 
-def record(options: Options, *tests: str, value: float = 100e9, steady: bool = False) -> Saved | None:
+def record(options: Said, *tests: str, value: float = 100e9, steady: bool = False) -> Saved | None:
     """One recording of these tests, each launch as many times the first unless steady."""
     measurements = Halves(options, machine_of(8), options.baselines.parent)
     measurements.load([])
@@ -67,19 +66,19 @@ def record(options: Options, *tests: str, value: float = 100e9, steady: bool = F
     return measurements.save()
 
 
-def stored(options: Options) -> Baselines:
+def stored(options: Said) -> Baselines:
     baselines = load(options.baselines / f"{KEY}.json", KEY)
     assert baselines is not None
     return baselines
 
 
-def judged(options: Options, **metrics: Metric) -> list[Outcome]:
+def judged(options: Said, **metrics: Metric) -> list[Outcome]:
     measurements = Halves(replace(options, update_baselines=False), machine_of(8), options.baselines.parent)
     measurements.load([])
     return [verdict.outcome for verdict in measurements.conclude("test_a", "body", metrics)]
 
 
-def test_a_recording_keeps_one_figure_for_each_launch(options: Options) -> None:
+def test_a_recording_keeps_one_figure_for_each_launch(options: Said) -> None:
     saved = record(options, "test_a", "test_b")
     assert saved is not None
     assert (Path(saved.where), saved.tests, saved.failed) == (options.baselines / f"{KEY}.json", 2, False)
@@ -97,7 +96,7 @@ def test_a_recording_keeps_one_figure_for_each_launch(options: Options) -> None:
     assert {info.gpus for info in baselines.launches.values()} == {machine_of(8).identity}
 
 
-def test_a_launch_keeps_what_may_slow_everything(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_keeps_what_may_slow_everything(options: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_PROTO", "LL")
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
@@ -110,7 +109,7 @@ def test_a_launch_keeps_what_may_slow_everything(options: Options, monkeypatch: 
 
 @pytest.mark.parametrize("dirty", [False, True])
 def test_a_launch_tells_whether_its_checkout_had_changes(
-    options: Options, monkeypatch: pytest.MonkeyPatch, dirty: bool
+    options: Said, monkeypatch: pytest.MonkeyPatch, dirty: bool
 ) -> None:
     monkeypatch.setattr("pytest_gpuperf.run.current_launch.is_dirty", lambda folder: dirty)
     record(options, "test_a")
@@ -135,24 +134,24 @@ def test_gpus_are_told_from_others_of_their_kind_in_any_order() -> None:
         (500e9, Outcome.INVALID),
     ],
 )
-def test_a_figure_is_held_against_what_was_recorded(options: Options, value: float, outcome: Outcome) -> None:
+def test_a_figure_is_held_against_what_was_recorded(options: Said, value: float, outcome: Outcome) -> None:
     record(replace(options, launches=10), "test_a", value=440e9, steady=True)
     assert judged(options, busbw=busbw(value)) == [outcome]
 
 
-def test_a_figure_without_baseline_is_missing(options: Options) -> None:
+def test_a_figure_without_baseline_is_missing(options: Said) -> None:
     assert judged(options, busbw=busbw(300e9)) == [Outcome.MISSING]
     record(replace(options, launches=10), "test_a", steady=True)
     assert judged(options, busbw=busbw(100e9), other=busbw(100e9)) == [Outcome.SAME, Outcome.MISSING]
 
 
-def test_the_minimum_slowdown_is_the_runs(options: Options) -> None:
+def test_the_minimum_slowdown_is_the_runs(options: Said) -> None:
     record(replace(options, launches=10), "test_a", steady=True)
     assert judged(options, busbw=busbw(90e9)) == [Outcome.UNDECIDED]
     assert judged(replace(options, policy=Policy(minimum_slowdown=0.2)), busbw=busbw(90e9)) == [Outcome.SAME]
 
 
-def test_a_second_recording_replaces_its_own_tests_and_keeps_the_others(options: Options) -> None:
+def test_a_second_recording_replaces_its_own_tests_and_keeps_the_others(options: Said) -> None:
     record(options, "test_a", "test_b")
     record(replace(options, launches=3, reason="second"), "test_b", value=120e9)
     baselines = stored(options)
@@ -165,7 +164,7 @@ def test_a_second_recording_replaces_its_own_tests_and_keeps_the_others(options:
     ]
 
 
-def test_a_test_that_lacks_a_launch_is_not_written(options: Options) -> None:
+def test_a_test_that_lacks_a_launch_is_not_written(options: Said) -> None:
     measurements = Halves(options, machine_of(8), options.baselines.parent)
     for launch, tests in [(1, ("test_a", "test_b")), (2, ("test_a",))]:
         measurements.begin_launch(launch, SOFTWARE)
@@ -180,7 +179,7 @@ def test_a_test_that_lacks_a_launch_is_not_written(options: Options) -> None:
     assert list(stored(options).tests) == ["test_a"]
 
 
-def test_a_test_whose_metrics_differ_by_launch_is_not_written(options: Options) -> None:
+def test_a_test_whose_metrics_differ_by_launch_is_not_written(options: Said) -> None:
     measurements = Halves(options, machine_of(8), options.baselines.parent)
     for launch, name in [(1, "busbw"), (2, "algbw")]:
         measurements.begin_launch(launch, SOFTWARE)
@@ -193,7 +192,7 @@ def test_a_test_whose_metrics_differ_by_launch_is_not_written(options: Options) 
 
 
 @pytest.mark.parametrize("problem", ["failed", "was skipped"])
-def test_a_test_that_does_not_pass_in_a_launch_is_not_written(options: Options, problem: str) -> None:
+def test_a_test_that_does_not_pass_in_a_launch_is_not_written(options: Said, problem: str) -> None:
     measurements = Halves(replace(options, launches=3), machine_of(8), options.baselines.parent)
     for launch, became in [(1, ""), (2, problem), (3, "failed")]:
         measurements.begin_launch(launch, SOFTWARE)
@@ -205,7 +204,7 @@ def test_a_test_that_does_not_pass_in_a_launch_is_not_written(options: Options, 
     assert measurements.save() is None
 
 
-def test_a_test_that_runs_twice_in_a_launch_is_not_written(options: Options) -> None:
+def test_a_test_that_runs_twice_in_a_launch_is_not_written(options: Said) -> None:
     measurements = Halves(replace(options, launches=1), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
     for _ in range(2):
@@ -213,7 +212,7 @@ def test_a_test_that_runs_twice_in_a_launch_is_not_written(options: Options) -> 
     assert measurements.left_out() == {"test_a": "it ran more than once in a launch: select it once"}
 
 
-def test_a_figure_above_its_limit_is_invalid_and_not_kept(options: Options) -> None:
+def test_a_figure_above_its_limit_is_invalid_and_not_kept(options: Said) -> None:
     measurements = Halves(replace(options, launches=1), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
     metrics = {"good": busbw(300e9), "bad": busbw(900e9)}
@@ -222,7 +221,7 @@ def test_a_figure_above_its_limit_is_invalid_and_not_kept(options: Options) -> N
     assert measurements.save() is None
 
 
-def test_a_smoke_run_judges_nothing_and_reads_no_file(options: Options) -> None:
+def test_a_smoke_run_judges_nothing_and_reads_no_file(options: Said) -> None:
     options.baselines.mkdir()
     (options.baselines / f"{KEY}.json").write_text("broken")
     smoke = replace(options, smoke=True, update_baselines=False)
@@ -233,7 +232,7 @@ def test_a_smoke_run_judges_nothing_and_reads_no_file(options: Options) -> None:
     assert measurements.save() is None
 
 
-def test_without_gpus_nothing_is_judged(options: Options) -> None:
+def test_without_gpus_nothing_is_judged(options: Said) -> None:
     without = Halves(replace(options, update_baselines=False), Machine((), None, False), options.baselines.parent)
     without.load([])
     assert without.session.judging is None
@@ -242,20 +241,20 @@ def test_without_gpus_nothing_is_judged(options: Options) -> None:
 
 
 @pytest.mark.parametrize("update", [True, False])
-def test_a_file_that_cannot_be_read_stops_the_run_before_anything_is_measured(options: Options, update: bool) -> None:
+def test_a_file_that_cannot_be_read_stops_the_run_before_anything_is_measured(options: Said, update: bool) -> None:
     options.baselines.mkdir()
     (options.baselines / f"{KEY}.json").write_text("broken")
     with pytest.raises(BaselineError, match="got no valid JSON"):
         Halves(replace(options, update_baselines=update), machine_of(8), options.baselines.parent).load([])
 
 
-def test_nothing_measured_is_nothing_written(options: Options) -> None:
+def test_nothing_measured_is_nothing_written(options: Said) -> None:
     assert record(options) is None
     assert not options.baselines.exists()
 
 
 def test_the_commit_and_the_author_are_those_of_the_repository(
-    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     git = ["git", "-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
@@ -278,7 +277,7 @@ def test_the_commit_and_the_author_are_those_of_the_repository(
     ids=["a branch", "a pull request", "no runner"],
 )
 def test_an_export_without_history_has_the_runners_commit_unless_that_is_a_merge_which_will_be_gone(
-    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sha: str | None, ref: str, commit: str
+    options: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sha: str | None, ref: str, commit: str
 ) -> None:
     monkeypatch.setenv("GITHUB_REF", ref)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
@@ -289,7 +288,7 @@ def test_an_export_without_history_has_the_runners_commit_unless_that_is_a_merge
     assert stored(options).updates[0].commit == commit
 
 
-def test_a_machine_without_git_records_all_the_same(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_git_records_all_the_same(options: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("GITHUB_SHA", raising=False)
     record(options, "test_a")
@@ -298,7 +297,7 @@ def test_a_machine_without_git_records_all_the_same(options: Options, monkeypatc
 
 
 @pytest.mark.parametrize("recording", [False, True])
-def test_a_figure_that_is_shown_is_neither_judged_nor_recorded(options: Options, recording: bool) -> None:
+def test_a_figure_that_is_shown_is_neither_judged_nor_recorded(options: Said, recording: bool) -> None:
     measurements = Halves(replace(options, update_baselines=recording), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
     shown = measurements.unjudged("test_a", {"busbw": busbw(300e9), "too_fast": busbw(900e9)})
@@ -307,7 +306,7 @@ def test_a_figure_that_is_shown_is_neither_judged_nor_recorded(options: Options,
 
 
 @pytest.mark.parametrize("update", [True, False])
-def test_an_invalid_figure_is_neither_judged_nor_recorded(options: Options, update: bool) -> None:
+def test_an_invalid_figure_is_neither_judged_nor_recorded(options: Said, update: bool) -> None:
     measurements = Halves(replace(options, update_baselines=update), machine_of(8), options.baselines.parent)
     measurements.load([])
     measurements.begin_launch(1, SOFTWARE)

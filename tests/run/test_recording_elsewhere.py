@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.baselines.json_files import load
-from pytest_gpuperf.options import Options
 from tests.fake_gpus import machine_of
-from tests.run.halves import Halves
+from tests.run.halves import Halves, Said
 from tests.run.test_recording import KEY, SOFTWARE, busbw, options, passed, record, stored
 
 __all__ = ["options"]
@@ -24,7 +23,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "elsewhere"
 
 
-def test_a_recording_whose_folder_cannot_be_written_is_kept_elsewhere(options: Options, elsewhere: Path) -> None:
+def test_a_recording_whose_folder_cannot_be_written_is_kept_elsewhere(options: Said, elsewhere: Path) -> None:
     measurements = Halves(replace(options, launches=1), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
     passed(measurements, 1, "test_a", {"busbw": busbw(300e9)})
@@ -42,7 +41,7 @@ def test_a_recording_whose_folder_cannot_be_written_is_kept_elsewhere(options: O
 
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_recording_that_can_be_kept_nowhere_stays_in_its_journal(
-    options: Options, elsewhere: Path, interrupted: bool
+    options: Said, elsewhere: Path, interrupted: bool
 ) -> None:
     elsewhere.rmdir()
     options = replace(options, launches=1)
@@ -70,7 +69,7 @@ def test_a_recording_that_can_be_kept_nowhere_stays_in_its_journal(
     assert not again.recorded.journal_path.exists()
 
 
-def test_a_recording_without_a_journal_that_can_be_kept_nowhere_says_so(options: Options, elsewhere: Path) -> None:
+def test_a_recording_without_a_journal_that_can_be_kept_nowhere_says_so(options: Said, elsewhere: Path) -> None:
     elsewhere.rmdir()
     measurements = Halves(replace(options, launches=1), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
@@ -82,7 +81,7 @@ def test_a_recording_without_a_journal_that_can_be_kept_nowhere_says_so(options:
     assert lines[-1] == "no baselines written"
 
 
-def test_a_file_that_broke_meanwhile_is_left_as_it_is(options: Options, elsewhere: Path) -> None:
+def test_a_file_that_broke_meanwhile_is_left_as_it_is(options: Said, elsewhere: Path) -> None:
     measurements = Halves(replace(options, launches=1), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
     passed(measurements, 1, "test_a", {"busbw": busbw(300e9)})
@@ -97,7 +96,7 @@ def test_a_file_that_broke_meanwhile_is_left_as_it_is(options: Options, elsewher
     assert Path(saved.where).parents[1] == elsewhere
 
 
-def test_a_file_that_another_power_limit_came_into_meanwhile_is_left(options: Options, elsewhere: Path) -> None:
+def test_a_file_that_another_power_limit_came_into_meanwhile_is_left(options: Said, elsewhere: Path) -> None:
     measurements = Halves(options, machine_of(8, watts=600.0), options.baselines.parent)
     measurements.load([])
     for launch in (1, 2):

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuperf.features.racing.contest import Contest
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.verdicts.contest import Contest
 from pytest_gpuperf.verdicts.judge import Arms
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS

@@ -18,13 +18,13 @@ from pytest_gpuperf.features.acceptance.hosts import accept_hosts
 from pytest_gpuperf.features.acceptance.lines import document, lines
 from pytest_gpuperf.features.acceptance.phases import STARTED, Ended, Phase, command_of, found, phases, run
 from pytest_gpuperf.features.acceptance.verdict import Acceptance, Fitness, Seen, accepted
+from pytest_gpuperf.features.day_zero.references.shelf import Shelf
 from pytest_gpuperf.features.doctor.diagnosis import diagnose
 from pytest_gpuperf.features.doctor.finding import Finding
 from pytest_gpuperf.features.doctor.gather import gather
 from pytest_gpuperf.features.page.page_file import write_page
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine, installed_devices
-from pytest_gpuperf.references.shelf import Shelf
 from pytest_gpuperf.report.results_file import Results, write
 from pytest_gpuperf.suites_command import PACKAGE, suites_root
 

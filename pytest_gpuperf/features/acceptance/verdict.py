@@ -21,10 +21,10 @@ from pytest_gpuperf.features.acceptance.components import (
 )
 from pytest_gpuperf.features.acceptance.power import soaked_in_words
 from pytest_gpuperf.features.doctor.finding import Finding, Severity
-from pytest_gpuperf.model.opinion import Saying
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 from pytest_gpuperf.report.verdict_line import tripped_in_words, what_happened
+from pytest_gpuperf.verdicts.opinion import Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.figures.timing import Timing
-from pytest_gpuperf.fixtures.perf import Checks
+from pytest_gpuperf.fixtures.checks import Checks
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.report.properties import verdicts_of
 from pytest_gpuperf.run.launches import launch_of

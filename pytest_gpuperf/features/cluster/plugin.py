@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuperf.options import GROUP, is_distributed, positive
-from pytest_gpuperf.race_options import race_options
 
 if TYPE_CHECKING:
     from pytest_gpuperf.options import Options
@@ -59,11 +58,6 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
     if is_distributed(config):
         raise pytest.UsageError(
             "--cluster gives one process all nodes, and xdist's workers would each want them: drop -n"
-        )
-    if race_options(config).against is not None:
-        raise pytest.UsageError(
-            "--against, --against-python and --bisect race two codes on one machine, as no other code is checked "
-            "out on the nodes of a cluster: drop --cluster; its metrics are held against its record"
         )
     if (reason := config.hook.pytest_gpuperf_needs_one_machine(config=config)) is not None:
         raise pytest.UsageError(f"{reason}: drop --cluster")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pytest_gpuperf.report.race_lines import lasting
+from pytest_gpuperf.features.racing.lines import lasting
 from pytest_gpuperf.report.units import format_count
 
 _FEWEST_BLOCKS = 2  # of a race that accuses or clears a steady figure

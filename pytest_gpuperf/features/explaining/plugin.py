@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuperf.features.racing.options import race_options
 from pytest_gpuperf.options import is_distributed
-from pytest_gpuperf.race_options import race_options
 
 if TYPE_CHECKING:
     from pytest_gpuperf.features.explaining.search import Explaining
+    from pytest_gpuperf.features.racing.suspects import Held
     from pytest_gpuperf.run.session import Session
-    from pytest_gpuperf.run.suspects import Held
 
 _DEST = "gpuperf_explain"
 EXPLAINING: pytest.StashKey[Explaining] = pytest.StashKey()
@@ -32,6 +31,7 @@ def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
     }
 
 
+@pytest.hookimpl(optionalhook=True)  # of races, which a run may lack
 def pytest_gpuperf_holds_gains(config: pytest.Config) -> bool:
     """Returns whether figures that moved are explained: a gain has a reason, too."""
     return bool(config.getoption(_DEST))
@@ -42,7 +42,7 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
     if not config.getoption(_DEST):
         return
     given = {
-        "--update-baselines": config.getoption("gpuperf_update_baselines") is not None,
+        "--update-baselines": config.getoption("gpuperf_update_baselines", None) is not None,
         "--smoke": config.getoption("gpuperf_smoke"),
         "--against, --against-python or --bisect": race_options(config).against is not None,
     }
@@ -62,24 +62,26 @@ def pytest_gpuperf_needs_one_machine(config: pytest.Config) -> str | None:
     return "--explain races runs with other variables on one machine, and the nodes of a cluster have their own"
 
 
+@pytest.hookimpl(trylast=True)  # what launches tests again has to be there
 def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     """Gets ready to explain, if the run judges by a record."""
     if not config.getoption(_DEST):
         return
     from pytest_gpuperf.features.explaining.search import Explaining
     from pytest_gpuperf.features.explaining.undoing import Undoing
-    from pytest_gpuperf.run.session import arms_of
+    from pytest_gpuperf.features.racing.means import MEANS
     from pytest_gpuperf.verdicts.judge import Judge
 
     if isinstance(judge := run.judging, Judge):
+        means = config.stash[MEANS]
         config.stash[EXPLAINING] = Explaining(
             lambda verdict: None if (moved := judge.moved_from(verdict)) is None else Undoing(moved),
             judge.choosing,
-            run.spending,
-            partial(arms_of, config, run.options),
-            run.ranks.vacate,
+            means.spending,
+            means.open_arms,
+            means.vacate,
             run.choosing.ask,
-            run.console.print_line,
+            means.say,
         )
 
 
@@ -89,6 +91,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         session.config.stash[EXPLAINING].collected()
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_gpuperf_moved(config: pytest.Config, tests: Sequence[Held]) -> None:
     """Adds to each verdict on a figure that moved what explains it."""
     if explaining := config.stash.get(EXPLAINING, None):

@@ -14,13 +14,14 @@ from typing import Protocol
 
 import pytest
 
-from pytest_gpuperf.arms.arm import Arm, CannotRace, Measured
 from pytest_gpuperf.baselines.undoing import undoable
 from pytest_gpuperf.features.explaining.lines import explain_block_line, explain_line
 from pytest_gpuperf.features.explaining.undoing import Undoing, fewest, most_trials
+from pytest_gpuperf.features.racing.arms.arm import Arm, Measured
+from pytest_gpuperf.features.racing.spending import Spending, ids, limit_of
+from pytest_gpuperf.features.racing.suspects import Held
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.run.spending import Spending, ids, limit_of
-from pytest_gpuperf.run.suspects import Held
+from pytest_gpuperf.repository import CannotRace
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS
 from pytest_gpuperf.verdicts.shares import logs_of, of_launches, share_of

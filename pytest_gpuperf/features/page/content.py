@@ -5,94 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from pytest_gpuperf.baselines.differences import differing, usual
-from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaseline
+from pytest_gpuperf.baselines.differences import differing
+from pytest_gpuperf.baselines.schema import Baselines, MetricBaseline
+from pytest_gpuperf.features.page.charts import Curve, Square, Table, curve, square, table
+from pytest_gpuperf.features.page.facts import MOVED, Fact, facts, points_of, why_not_judged
 from pytest_gpuperf.features.page.history import History
-from pytest_gpuperf.features.page.points import Points, points
+from pytest_gpuperf.features.page.points import Points
+from pytest_gpuperf.features.page.run import Run
 from pytest_gpuperf.features.page.timelines import Timeline, timelines
 from pytest_gpuperf.features.page.topology import Picture
-from pytest_gpuperf.report.change import format_share, shown_change
+from pytest_gpuperf.report.change import shown_change
 from pytest_gpuperf.report.headline import TestFigures, by_test
-from pytest_gpuperf.report.matrices import matrix
 from pytest_gpuperf.report.ran import Ran
-from pytest_gpuperf.report.results_file import Results
-from pytest_gpuperf.report.searches import COLUMNS, cells, headline
-from pytest_gpuperf.report.units import format_bytes, format_count, format_percent, format_value, scale_of
+from pytest_gpuperf.report.units import format_count, format_percent, format_value, scale_of
 from pytest_gpuperf.report.verdict_line import details, what_happened
 from pytest_gpuperf.traces.profile import Profile
-from pytest_gpuperf.verdicts.outcome import Effect, Outcome, Reason
+from pytest_gpuperf.verdicts.outcome import Effect, Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
-
-_MOVED = (Outcome.REGRESSED, Outcome.MISSED, Outcome.ENVIRONMENT, Outcome.EXPECTED, Outcome.IMPROVED)
-"""A figure that came to one of these differs from its baseline, from the old code, or from what its test requires."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The results of one run, under a name that tells it from the others of the page."""
-
-    name: str
-    results: Results
-
-    @property
-    def launches(self) -> list[LaunchInfo]:
-        """In the order of time."""
-        return sorted(self.results.candidate.launches.values(), key=lambda info: info.at)
-
-    @property
-    def at(self) -> str:
-        """When its first launch began, in ISO 8601; empty if it measured nothing."""
-        return next((one.at for one in (*self.launches, self.results.raced) if one is not None), "")
-
-    @property
-    def host(self) -> str:
-        """The host that it ran on; empty if it measured nothing."""
-        return next((one.host for one in (*self.launches, self.results.raced) if one is not None), "")
-
-    @property
-    def code(self) -> str:
-        """What it measured, in short; empty if that is not known."""
-        raced = self.results.raced
-        if raced is not None:
-            return f"{raced.commit[:12]}{' with uncommitted changes' * raced.dirty}"
-        return self.launches[0].commit[:12] if self.launches else ""
-
-    @property
-    def old_code(self) -> str:
-        """What that raced, in short; empty if it raced nothing by itself."""
-        raced = self.results.raced
-        if raced is None:
-            return ""
-        return f"{raced.against} ({raced.old_commit[:12]})" if raced.old_commit else raced.against
-
-    @property
-    def facts(self) -> str:
-        """When, where and what it measured, on one line."""
-        codes = f"{self.code}, against {self.old_code}" if self.old_code else self.code
-        facts = ("smoke" * self.results.smoke, self.at, self.host, codes)
-        return " · ".join(filter(None, facts)) or "measured nothing"
-
-    @property
-    def key(self) -> str:
-        """The hardware key."""
-        return self.results.candidate.hardware_key
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The versions and variables that most of its launches ran with."""
-        return usual(info.environment for info in self.launches)
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A name and a value."""
-
-    name: str
-    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,47 +108,6 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """A sweep's bandwidth over size."""
-
-    id: str
-    title: str
-    summary: str
-    dips: Sequence[str]
-    rows: Sequence[tuple[str, str, str]]
-    """Size, time and bandwidth, for whoever reads no chart."""
-    drawing: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Square:
-    """A figure for each ordered pair of ranks or hosts."""
-
-    title: str
-    summary: str
-    cells: Sequence[Sequence[tuple[str, float, bool]]]
-    """Rows of text, share of the best cell, and whether the pair is slow."""
-    names: Sequence[str]
-    """Of the rows and columns."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The configurations of a search."""
-
-    id: str
-    title: str
-    summary: str
-    columns: Sequence[str]
-    rows: Sequence[tuple[bool, Sequence[str]]]
-    """Of each configuration that ran, whether it is in the Pareto set, and its cells."""
-    reasons: Sequence[tuple[str, str]]
-    """Name and reason of each configuration that did not run."""
-    drawing: Mapping[str, Any] | None
-    """Memory against time; None if the memory is unknown."""
-
-
-@dataclass(frozen=True, slots=True)
 class Environment:
     """What one run ran with, beside what its baselines ran with."""
 
@@ -258,7 +150,7 @@ class Content:
         """The tests that are slower or faster than before, each with its worst figure, the worst tests first."""
         rows = []
         for test in self._tests:
-            if figures := [figure for figure in test.figures if figure.outcome in _MOVED]:
+            if figures := [figure for figure in test.figures if figure.outcome in MOVED]:
                 worst = min(figures, key=lambda figure: figure.outcome.severity)
                 rows.append(Row(test, worst, len(figures) - 1))
         return sorted(rows, key=lambda row: row.figure.outcome.severity)
@@ -343,7 +235,7 @@ class Content:
         for run in self.runs:
             for told in run.results.curves:
                 newest.setdefault((run.key, str(told["test"])), (run, told))
-        return [_curve(number, run, told) for number, (run, told) in enumerate(newest.values())]
+        return [curve(number, run, told) for number, (run, told) in enumerate(newest.values())]
 
     @cached_property
     def squares(self) -> list[Square]:
@@ -352,7 +244,7 @@ class Content:
         for run in self.runs:
             for told in run.results.matrices:
                 newest.setdefault((run.key, str(told["test"]), str(told["name"])), told)
-        return [_square(told) for told in newest.values()]
+        return [square(told) for told in newest.values()]
 
     @cached_property
     def timelines(self) -> list[Timeline]:
@@ -380,7 +272,7 @@ class Content:
         for run in self.runs:
             for told in run.results.searches:
                 newest.setdefault((run.key, str(told["test"]), str(told["name"])), told)
-        return [_table(number, told) for number, told in enumerate(newest.values())]
+        return [table(number, told) for number, told in enumerate(newest.values())]
 
     @cached_property
     def environments(self) -> list[Environment]:
@@ -450,11 +342,11 @@ class Content:
             share,
             "" if share is None else f"{format_percent(share)} of {metric.limit_name or 'its limit'}",
             (what_happened(verdict), *details(verdict, _Options())),
-            _facts(verdict, run),
+            facts(verdict, run),
             self._drawing(run, verdict),
             verdict.effect,
-            _points(run, verdict),
-            _why_not_judged(verdict),
+            points_of(run, verdict),
+            why_not_judged(verdict),
         )
 
     def _drawing(self, run: Run, verdict: Verdict) -> dict[str, Any]:
@@ -529,191 +421,3 @@ class _Options:
 
 def _quartiles(value: float, q1: float | None, q3: float | None, scale: float) -> list[float | None]:
     return [value / scale, None if q1 is None else q1 / scale, None if q3 is None else q3 / scale]
-
-
-def _facts(verdict: Verdict, run: Run) -> list[Fact]:
-    metric, baseline = verdict.metric, verdict.baseline
-    share = partial(format_share, better=metric.better, unit=metric.unit, value=metric.value)
-    value = format_value(metric.value, metric.unit)
-    facts = [Fact("value", value)]
-    if verdict.old is not None:
-        old = format_value(verdict.old, metric.unit)
-        facts = [Fact(f"old code, {run.old_code}", old), Fact(f"this code, {run.code}", value)]
-    if metric.q1 is not None and metric.q3 is not None:
-        between = " to ".join(format_value(end, metric.unit) for end in (metric.q1, metric.q3))
-        facts.append(Fact("middle half of the samples", f"{between}, {format_count(metric.samples, 'sample')}"))
-    if metric.interval is not None:
-        between = " to ".join(format_value(end, metric.unit) for end in metric.interval)
-        facts.append(Fact("bounds, each with 95 %", between))
-    if baseline is not None:
-        spread = (
-            f"spread {format_percent(baseline.sigma_b)}, {format_count(len(baseline.launches), 'launch', 'launches')}"
-        )
-        facts.append(Fact("baseline", f"{format_value(baseline.center, baseline.unit)} ({spread})"))
-    if verdict.bound is not None:
-        facts.append(Fact("smallest loss that is found", format_percent(verdict.bound)))
-    if verdict.code is not None:
-        what = f"share of the code, against {verdict.against}"
-        facts.append(Fact("change between the two codes" if verdict.old is not None else what, share(verdict.code)))
-    if verdict.environment is not None:
-        facts.append(Fact("share of the environment", share(verdict.environment)))
-    facts += [
-        Fact(f"{name} differs", f"{then or 'not set'} → {now or 'not set'}")
-        for name, (then, now) in verdict.differs.items()
-    ]
-    if metric.limit is not None:
-        facts.append(Fact("physical limit", f"{format_value(metric.limit, metric.unit)} {metric.limit_name}".strip()))
-    if metric.at_least is not None:
-        facts.append(Fact("required at least", format_value(metric.at_least, metric.unit)))
-    if metric.clock:
-        bound = ", bound by the host" + ", which waits for the device" * metric.waits
-        facts.append(Fact("clock", metric.clock + bound * metric.host_bound))
-    if metric.sm_clock is not None:
-        capped = ", at the power limit" if metric.power_capped else ""
-        facts.append(Fact("SM clock", format_value(metric.sm_clock, "Hz") + capped))
-    return facts
-
-
-def _points(run: Run, verdict: Verdict) -> Points | None:
-    """Return the old and new launches of a figure that moved; of a race without a record, each side's median."""
-    if verdict.outcome not in _MOVED:
-        return None
-    metric, baseline = verdict.metric, verdict.baseline
-    if baseline is None:
-        return points([] if verdict.old is None else [verdict.old], [metric.value], metric.unit, metric.better)
-    tests = run.results.candidate.tests
-    measured = tests[verdict.test].metrics.get(verdict.metric_name) if verdict.test in tests else None
-    new = [metric.value] if measured is None else [one.median for one in measured.launches]
-    return points([one.median for one in baseline.launches], new, metric.unit, metric.better)
-
-
-def _why_not_judged(verdict: Verdict) -> str:
-    """Return why a figure could not be judged; empty if it was, or if nothing was to be judged."""
-    match verdict.outcome, verdict.reason:
-        case Outcome.INVALID, Reason.ABOVE_LIMIT:
-            return "better than the hardware allows: the measurement is broken"
-        case Outcome.INVALID, _:
-            return "the machine was not fit for the measurement"
-        case Outcome.MISSING, Reason.STALE:
-            return "the test has changed since its baseline was recorded"
-        case Outcome.MISSING, Reason.PLAUSIBLE:
-            return "no baseline; plausible for this hardware"
-        case Outcome.MISSING, Reason.BELOW:
-            return "no baseline; worse than expected of this hardware"
-        case Outcome.MISSING, Reason.ABOVE_MODEL:
-            return "no baseline; better than expected of this hardware"
-        case Outcome.MISSING, _:
-            return "no baseline"
-        case Outcome.UNDECIDED, Reason.OPEN:
-            return "slower, but the launches differ too much to decide"
-        case Outcome.UNDECIDED, Reason.BUDGET:
-            return "slower, but time ran out before it was decided"
-        case Outcome.UNDECIDED, Reason.CANNOT_RACE:
-            return "slower, but it could not race the old code"
-        case Outcome.UNDECIDED, Reason.ASKED:
-            return "maybe below what the test requires"
-        case Outcome.UNDECIDED, _:
-            return "slower, but the run ended before other launches decided"
-        case Outcome.UNJUDGED, Reason.NOISY:
-            return "the baseline is too noisy"
-        case _:
-            return ""
-
-
-def _curve(number: int, run: Run, told: Mapping[str, Any]) -> Curve:
-    peak = max(told["bandwidths"])
-    scale, symbol = scale_of(peak, "B/s")
-    rows = [
-        (format_bytes(size), format_value(seconds, "s"), format_value(bandwidth, "B/s"))
-        for size, seconds, bandwidth in zip(told["sizes"], told["seconds"], told["bandwidths"], strict=True)
-    ]
-    limit = next(
-        (v.metric.limit for v in run.results.verdicts if v.test == told["test"] and v.metric_name == "peak"), None
-    )
-    drawing: dict[str, Any] = {
-        "kind": "curve",
-        "unit": symbol,
-        "sizes": told["sizes"],
-        "labels": [row[0] for row in rows],
-        "bandwidths": [bandwidth / scale for bandwidth in told["bandwidths"]],
-        "fit": [_fitted(told, place, scale) for place in range(len(told["sizes"]))],
-        "dips": [dip["size"] for dip in told["dips"]],
-    }
-    if limit is not None:
-        drawing["limit"] = limit / scale
-    latency = format_value(told["seconds"][0], "s")
-    summary = (
-        f"{latency} at {rows[0][0]}, peak {format_value(peak, 'B/s')}, half of it at {format_bytes(told['half_size'])}"
-    )
-    dips = [
-        f"{format_value(dip['bandwidth'], 'B/s')} at {format_bytes(dip['size'])}: its neighbours promise "
-        f"{format_value(dip['promised'], 'B/s')}"
-        for dip in told["dips"]
-    ]
-    return Curve(f"c{number}", str(told["test"]), summary, dips, rows, drawing)
-
-
-def _fitted(told: Mapping[str, Any], place: int, scale: float) -> float | None:
-    """The bandwidth that the fit alpha + size / beta gives at this place."""
-    size, seconds, bandwidth = (told[name][place] for name in ("sizes", "seconds", "bandwidths"))
-    for regime in told["regimes"]:
-        if regime["first"] <= size <= regime["last"]:
-            fitted = regime["alpha"] + (0.0 if regime["beta"] is None else size / regime["beta"])
-            return float(bandwidth * seconds / fitted / scale) if fitted > 0 else None
-    return None
-
-
-def _square(told: Mapping[str, Any]) -> Square:
-    table, unit = matrix(told), str(told["unit"])
-    slow = {(cell.row, cell.column) for cell in table.slow}
-    best = max(table.values) if table.better == "higher" else min(table.values)
-
-    def share(value: float) -> float:
-        return value / best if table.better == "higher" else best / value
-
-    cells = [
-        [
-            ("", 0.0, False) if value is None else (format_value(value, unit), share(value), (number, column) in slow)
-            for column, value in enumerate(row)
-        ]
-        for number, row in enumerate(table.rows)
-    ]
-    middle = format_value(table.median, unit)
-    found = (
-        f"{format_count(len(table.slow_pairs), 'pair')} slower by more than 10 %"
-        if slow
-        else "no pair is slower by more than 10 %"
-    )
-    names = [table.name(number) for number in range(len(cells))]
-    return Square(f"{told['test']} {told['name']}", f"median {middle}, {found}", cells, names)
-
-
-def _table(number: int, told: Mapping[str, Any]) -> Table:
-    ran = [row for row in told["trials"] if row["seconds"] is not None]
-    columns = list(zip(*map(cells, ran), strict=True))
-    kept = [place for place, column in enumerate(columns) if any(column)]
-    return Table(
-        f"s{number}",
-        f"{told['test']} {told['name']}",
-        headline(told),
-        [COLUMNS[place] for place in kept],
-        [(bool(row["frontier"]), [cells(row)[place] for place in kept]) for row in ran],
-        [(str(row["name"]), str(row["reason"])) for row in told["trials"] if row["seconds"] is None],
-        _frontier(ran),
-    )
-
-
-def _frontier(ran: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """What the chart of time against memory draws; None if a configuration's memory is unknown."""
-    if any(row["peak_bytes"] is None for row in ran):
-        return None
-    time_scale, time_unit = scale_of(max(row["seconds"] for row in ran), "s")
-    scale, unit = scale_of(max(row["peak_bytes"] for row in ran), "B")
-    return {
-        "kind": "frontier",
-        "unit": time_unit,
-        "memory_unit": unit,
-        "trials": [
-            [row["name"], row["peak_bytes"] / scale, row["seconds"] / time_scale, bool(row["frontier"])] for row in ran
-        ],
-    }

@@ -11,8 +11,9 @@ from pytest_gpuperf.baselines import json_files
 from pytest_gpuperf.baselines.results import ResultsError
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.baselines.storage import storage_at
-from pytest_gpuperf.features.page.content import Content, Run
+from pytest_gpuperf.features.page.content import Content
 from pytest_gpuperf.features.page.history import History, history
+from pytest_gpuperf.features.page.run import Run
 from pytest_gpuperf.report.results_file import Results, ResultsFile, load
 
 

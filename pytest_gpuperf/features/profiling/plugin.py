@@ -72,7 +72,7 @@ def folder_of(config: pytest.Config) -> Path | None:
         )
     if not given:
         raise pytest.UsageError(f"--profile= names no folder: write --profile={FOLDER}, or --profile at the end")
-    if config.getoption("gpuperf_update_baselines") is not None:
+    if config.getoption("gpuperf_update_baselines", None) is not None:
         raise pytest.UsageError(
             "--profile starts fresh ranks after each test, and --update-baselines records launches in which all tests "
             "share their ranks: drop one of them"

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from pytest_gpuperf.fixtures.perf import Checks, Measured
+from pytest_gpuperf.fixtures.checks import Checks, Measured
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.profiles import profile_properties
 from pytest_gpuperf.report.units import format_bytes

@@ -1,0 +1,75 @@
+"""The rates of one machine, as the model uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_gpuperf.features.day_zero.model import table
+from pytest_gpuperf.hardware.datasheets import NVLINK, peak
+from pytest_gpuperf.hardware.machine import Machine
+
+_DIRECT = ("pix", "pxb")  # PCIe switches alone; farther apart the data go through the host
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What one machine's data sheets allow. None: unknown, so there is no model of what needs it."""
+
+    name: str = ""
+    """Of the GPU."""
+    line: float | None = None
+    """Bytes/s of one GPU's links to all others, one direction."""
+    nccl: float | None = None
+    """The same as NCCL's kernels reach it, at best."""
+    wire: Literal["nvlink", "pcie"] = "nvlink"
+    links: str = ""
+    """The links in words."""
+    multicast: bool = False
+    memory: float | None = None
+    """Bytes/s of a GPU's own memory, reads and writes together."""
+    power: float = 1.0
+    """Power limit over the data sheet's; at most 1."""
+
+    @classmethod
+    def of(cls, machine: Machine) -> Rates:
+        """Reads a machine's rates. GPUs of several kinds have none: no data sheet says what they do together."""
+        if not machine.gpus or len({gpu.name for gpu in machine.gpus}) > 1:
+            return cls()
+        gpu, linkage = machine.gpus[0], machine.linkage
+        line = None if linkage is None else linkage.bytes_per_second
+        limits = [one.power_limit_watts for one in machine.gpus if one.power_limit_watts is not None]
+        watts = _by_name(gpu.name, table.WATTS)
+        rates = cls(
+            name=gpu.name,
+            line=line,
+            multicast=machine.multicast,
+            memory=machine.memory_rate,
+            power=min(1.0, min(limits) / watts) if limits and watts else 1.0,
+        )
+        if linkage is None or line is None or linkage.kind == "network":
+            return rates
+        if linkage.kind == "nvlink":
+            one, whole = table.NCCL_LINK.get(gpu.compute_capability), _link_rate(machine)
+            reached = None if one is None or whole is None else line * one / whole
+            return rates.linked(reached, "nvlink", f"links between GPUs ({linkage.label.upper()})")
+        share = table.NCCL_PCIE if linkage.label in _DIRECT else table.THROUGH_HOST
+        return rates.linked(line * share, "pcie", f"links between GPUs (PCIe, {linkage.label.upper()})")
+
+    def linked(self, nccl: float | None, wire: Literal["nvlink", "pcie"], words: str) -> Rates:
+        """The same with what NCCL reaches over the links."""
+        return Rates(self.name, self.line, nccl, wire, words, self.multicast, self.memory, self.power)
+
+    def peak(self, dtype: str) -> float | None:
+        """FLOP/s of the matrix units by the data sheet."""
+        return peak(self.name, dtype)
+
+
+def _link_rate(machine: Machine) -> float | None:
+    rate = NVLINK.get(machine.gpus[0].compute_capability)
+    return None if rate is None else rate.bytes_per_second
+
+
+def _by_name(name: str, values: Mapping[str, float]) -> float | None:
+    return next((value for start, value in values.items() if name.startswith(start)), None)

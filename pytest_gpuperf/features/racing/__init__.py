@@ -1,0 +1,1 @@
+"""Later launches of figures that came out worse, and races of two codes."""

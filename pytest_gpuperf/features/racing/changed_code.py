@@ -1,0 +1,117 @@
+"""Which of the files that changed since a commit a test imports: where to look first for slower code."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator
+from importlib.util import resolve_name
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pytest_gpuperf.git import GitFailed, git
+from pytest_gpuperf.repository import CannotRace, Repository
+
+
+class ChangedCode:
+    """Asks git once for each commit, and reads each module's imports once."""
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            folder: in the repository.
+        """
+        self._folder = folder
+        self._changed: dict[str, frozenset[str]] = {}
+        self._imports: dict[str, tuple[str, ...]] = {}
+
+    def of(self, item: pytest.Function, commit: str) -> tuple[str, ...]:
+        """Return the files that differ between the commit and the checkout, and that the test imports, itself included.
+
+        Imports are followed from file to file, as far as this process has loaded the modules. The conftest files above
+        the test count too.
+
+        Args:
+            item: the test.
+            commit: a hash, branch or tag.
+
+        Returns:
+            Paths relative to the top of the repository, those that share the most folders with the test first; none if
+            git cannot tell.
+        """
+        try:
+            top = Repository.of(self._folder).top
+        except CannotRace:
+            return ()
+        changed = self._changed_since(commit, top)
+        files = {*self._files(item.module), *_conftests(item.path, item.config.rootpath)}
+        inside = (os.path.relpath(os.path.realpath(file), top) for file in files)
+        test = os.path.relpath(os.path.realpath(item.path), top)
+        return tuple(sorted(changed.intersection(inside), key=lambda file: (-_folders_shared(file, test), file)))
+
+    def _changed_since(self, commit: str, top: Path) -> frozenset[str]:
+        if commit not in self._changed:
+            try:
+                told = git(top, "diff", "--name-only", "-z", "--end-of-options", commit, "--")
+            except GitFailed:
+                told = ""
+            self._changed[commit] = frozenset(filter(None, told.split("\0")))
+        return self._changed[commit]
+
+    def _files(self, module: ModuleType) -> set[str]:
+        found: set[str] = set()
+        left = [module]
+        while left:
+            one = left.pop()
+            file = getattr(one, "__file__", None)
+            if not isinstance(file, str) or file in found or "site-packages" in file or file.startswith(sys.prefix):
+                continue
+            found.add(file)
+            left += [loaded for name in self._imported(one, file) if (loaded := sys.modules.get(name)) is not None]
+        return found
+
+    def _imported(self, module: ModuleType, file: str) -> tuple[str, ...]:
+        if file not in self._imports:
+            self._imports[file] = tuple(_names(module, file))
+        return self._imports[file]
+
+
+def _names(module: ModuleType, file: str) -> Iterator[str]:
+    """Names of all modules that a file's import statements load, their packages included."""
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):  # no Python source
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _with_packages(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            try:
+                base = resolve_name("." * node.level + (node.module or ""), module.__package__ or "")
+            except ImportError:  # relative, outside of any package
+                continue
+            yield from _with_packages(base)
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _with_packages(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def _folders_shared(file: str, other: str) -> int:
+    """How many folders, from the top of the repository, have both files in them."""
+    return len(Path(os.path.commonpath((file, other))).parts)
+
+
+def _conftests(test: Path, root: Path) -> Iterator[str]:
+    for folder in test.parents:
+        if (conftest := folder / "conftest.py").is_file():
+            yield str(conftest)
+        if folder == root:
+            return

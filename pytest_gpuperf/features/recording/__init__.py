@@ -1,0 +1,1 @@
+"""``--update-baselines``: what perf tests measure becomes the baselines of the hardware."""
