@@ -250,6 +250,15 @@ class Judge:
         every = [suspect.metric, *present]
         return self._left_open(self._of(suspect, every, self._history_of(suspect)), Reason.BUDGET)
 
+    def stopped(self, suspect: Verdict, arms: Arms) -> Verdict:
+        """The verdict on a suspect whose race no time was left for.
+
+        Args:
+            suspect: The screening's verdict, whose launch counts.
+            arms: What was measured, whole blocks.
+        """
+        return self.out_of_time(suspect, arms.present)
+
     def _left_open(self, verdict: Verdict, reason: Reason, why: str = "") -> Verdict:
         """The verdict on a figure that nothing decided about: REGRESSED if its loss is gross, else UNDECIDED."""
         if self._is_gross(verdict):

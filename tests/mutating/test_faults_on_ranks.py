@@ -226,7 +226,7 @@ def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
 @pytest.mark.parametrize(
     ("program", "kind", "expected"),
     [
-        (all_reduce, Kind.NOTHING, [[1.0, 3.001], [2.0, 6.002]]),
+        (all_reduce, Kind.SKIPPED, [[1.0, 3.001], [2.0, 6.002]]),
         (all_reduce, Kind.OVER, [[1.5, 4.5015]] * 2),
         (all_reduce, Kind.TIMES, [[6.0, 18.006]] * 2),
         (all_reduce, Kind.LEFT_OUT, [[1.0, 3.001]] * 2),
@@ -234,27 +234,27 @@ def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
         (all_reduce, Kind.BF16, [[3.0, 9.0]] * 2),
         (all_reduce, Kind.TAIL, [[3.0, 3.001], [3.0, 6.002]]),
         (twice, Kind.STALE, [[2.0, 2.0]] * 2),
-        (all_gather, Kind.NOTHING, [[1.0, 1.0], [2.0, 2.0]]),
+        (all_gather, Kind.SKIPPED, [[1.0, 1.0], [2.0, 2.0]]),
         (all_gather, Kind.SWAPPED, [[2.0, 1.0]] * 2),
         (all_gather, Kind.LEFT_OUT, [[1.0, 0.0]] * 2),
-        (gather_into, Kind.NOTHING, [[1.0, 1.0], [2.0, 2.0]]),
+        (gather_into, Kind.SKIPPED, [[1.0, 1.0], [2.0, 2.0]]),
         (gather_into, Kind.SWAPPED, [[2.0, 1.0]] * 2),
         (gather_into, Kind.LEFT_OUT, [[1.0, 0.0]] * 2),
-        (reduce_scatter, Kind.NOTHING, [[1.0], [12.0]]),
+        (reduce_scatter, Kind.SKIPPED, [[1.0], [12.0]]),
         (reduce_scatter, Kind.LEFT_OUT, [[1.0], [2.0]]),
         (reduce_scatter, Kind.MAX, [[11.0], [12.0]]),
-        (scatter_lists, Kind.NOTHING, [[1.0], [12.0]]),
+        (scatter_lists, Kind.SKIPPED, [[1.0], [12.0]]),
         (scatter_lists, Kind.LEFT_OUT, [[1.0], [2.0]]),
-        (exchange, Kind.NOTHING, [[1.0, 2.0], [11.0, 12.0]]),
+        (exchange, Kind.SKIPPED, [[1.0, 2.0], [11.0, 12.0]]),
         (exchange, Kind.SWAPPED, [[11.0, 1.0], [12.0, 2.0]]),
-        (broadcast, Kind.NOTHING, [[1.0], [2.0]]),
-        (send, Kind.NOTHING, [[], [0.0]]),
+        (broadcast, Kind.SKIPPED, [[1.0], [2.0]]),
+        (send, Kind.SKIPPED, [[], [0.0]]),
         (gathered_objects, Kind.SWAPPED, [[1.0, 0.0]] * 2),
-        (gathered_objects, Kind.NOTHING, [[0.0, 0.0], [1.0, 1.0]]),
+        (gathered_objects, Kind.SKIPPED, [[0.0, 0.0], [1.0, 1.0]]),
         (gathered_at_one, Kind.SWAPPED, [[1.0, 0.0], []]),
-        (copied_objects, Kind.NOTHING, [[0.0, 10.0], [1.0, 11.0]]),
+        (copied_objects, Kind.SKIPPED, [[0.0, 10.0], [1.0, 11.0]]),
         (copied_objects, Kind.STALE, [[1.0, 1.0]] * 2),
-        (dealt_objects, Kind.NOTHING, [[-1.0]] * 2),
+        (dealt_objects, Kind.SKIPPED, [[-1.0]] * 2),
         (hooked, Kind.HOOK, [[3.0]] * 2),
         (hooked_after, Kind.HOOK, [[]] * 2),
         (stepped, Kind.STEP, [[-1.5, 1.0], [1.0, 0.0]]),
@@ -263,9 +263,9 @@ def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
         (saved, Kind.SAVE, [[0.0, 0.0, 1.0, 1.0]] * 2),
         (checkpointed, Kind.SAVE, [[0.0, 0.0]] * 2),
         (checkpointed, Kind.LOAD, [[5.0, 5.0], [1.0, 1.0]]),
-        (functional_sum, Kind.NOTHING, [[1.0], [2.0]]),
+        (functional_sum, Kind.SKIPPED, [[1.0], [2.0]]),
         (functional_sum, Kind.MAX, [[2.0]] * 2),
-        (ring, Kind.NOTHING, [[0.0], [0.0]]),
+        (ring, Kind.SKIPPED, [[0.0], [0.0]]),
         (functional_scatter, Kind.OVER, [[1.0], [2.0]]),
     ],
 )
@@ -287,7 +287,7 @@ def test_a_fault_alters_what_a_collective_comes_to(
 @pytest.mark.ranks(2)
 def test_one_call_of_many_may_have_a_fault(ranks: Ranks, call: int, expected: list[list[float]]) -> None:
     (site,) = ranks.run(observed, None, steps, (), {})[0].observation.sites
-    found = ranks.run(observed, Fault(site, Kind.NOTHING, call), steps, (), {})
+    found = ranks.run(observed, Fault(site, Kind.SKIPPED, call), steps, (), {})
     assert [one.result for one in found] == expected
     assert [one.observation.applied for one in found] == [1, 1]
 
@@ -410,7 +410,7 @@ def in_a_thread(ctx: Context) -> list[float]:
 
 @pytest.mark.ranks(2)
 def test_a_call_of_a_thread_without_a_line_of_the_user_is_named_by_the_main_threads(ranks: Ranks) -> None:
-    found = with_fault(ranks, in_a_thread, Kind.NOTHING)
+    found = with_fault(ranks, in_a_thread, Kind.SKIPPED)
     assert [one.result for one in found] == [[1.0], [2.0]]
     source, first = inspect.getsourcelines(in_a_thread)
     for one in found:

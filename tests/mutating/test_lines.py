@@ -20,10 +20,10 @@ def coverage() -> Coverage:
         for number in range(tests):
             made.see(site, Calls(Family.REDUCE, 1, 2, True), f"test_it.py::test_{number}")
     made.judged = [
-        Judged(Fault(sites[0], Kind.NOTHING), Outcome.NOTICED, "test_it.py::test_0"),
+        Judged(Fault(sites[0], Kind.SKIPPED), Outcome.NOTICED, "test_it.py::test_0"),
         Judged(Fault(sites[0], Kind.BF16), Outcome.UNNOTICED),
-        Judged(Fault(sites[1], Kind.NOTHING), Outcome.UNNOTICED),
-        Judged(Fault(sites[2], Kind.NOTHING), Outcome.NOTICED, "test_it.py::test_0"),
+        Judged(Fault(sites[1], Kind.SKIPPED), Outcome.UNNOTICED),
+        Judged(Fault(sites[2], Kind.SKIPPED), Outcome.NOTICED, "test_it.py::test_0"),
         Judged(Fault(sites[2], Kind.TAIL), Outcome.NOT_MADE),
     ]
     return made
@@ -33,7 +33,7 @@ def test_sites_whose_faults_change_nothing_are_counted() -> None:
     made = coverage()
     site = Site("/src/d.py", 6, "all_reduce", "", 0)
     made.see(site, Calls(Family.REDUCE, 1, 2, True), "test_it.py::test_0")
-    made.judged += [Judged(Fault(site, kind), Outcome.EQUIVALENT) for kind in (Kind.NOTHING, Kind.TAIL)]
+    made.judged += [Judged(Fault(site, kind), Outcome.EQUIVALENT) for kind in (Kind.SKIPPED, Kind.TAIL)]
     assert "not counted: 2 faults that changed no bit of what the programs came to; 1 site has no others" in list(
         coverage_lines(made, ROOT, None, verbose=False)
     )
@@ -42,7 +42,7 @@ def test_sites_whose_faults_change_nothing_are_counted() -> None:
 def test_the_worst_site_comes_first_and_a_guarded_one_is_counted() -> None:
     assert list(coverage_lines(coverage(), ROOT, None, verbose=False)) == [
         "2 of 4 faults noticed (50 %), at 3 call sites, in 1 s",
-        "b.py:4 all_gather over tp: no test noticed 1 of 1 faults: nothing",
+        "b.py:4 all_gather over tp: no test noticed 1 of 1 faults: call skipped",
         "    reached by test_0, test_1, test_2 and 2 more",
         "a.py:3 all_reduce: no test noticed 1 of 2 faults: bf16",
         "    reached by test_0",
@@ -72,7 +72,7 @@ def test_a_share_counts_only_if_each_site_had_a_fault() -> None:
     late = Site("/src/d.py", 6, "all_reduce", "", 0)
     made.see(late, Calls(Family.REDUCE, 1, 2, True), "test_it.py::test_0")
     made.left_over = {
-        Fault(late, Kind.NOTHING),
+        Fault(late, Kind.SKIPPED),
         Fault(late, Kind.BF16),
         Fault(Site("/src/a.py", 3, "all_reduce", "", 0), Kind.TAIL),
     }

@@ -287,7 +287,7 @@ def test_faults_that_no_test_notices_are_listed_by_line_the_worst_first(run: Who
     where = line("dist.all_gather(parts, x)")
     found = lines.index(
         f"programs.py:{where} all_gather: no test noticed 5 of 5 faults: "
-        "nothing, one rank left out, shards swapped, tail not sent, bf16"
+        "call skipped, one rank left out, shards swapped, tail not sent, bf16"
     )
     assert lines[found + 1] == "    reached by test_shape[2ranks]"
     counted = form["noticed"] + form["unnoticed"]
@@ -313,7 +313,7 @@ def test_what_torch_sends_is_named_by_the_line_that_causes_it(run: WholeRun) -> 
     made = line("return step(torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 3)), rank)", source)
     found = "\n".join(run.section("communication coverage"))
     # Its sums of gradients go by C++, and a test of the exit alone notices nothing.
-    unnoticed = "nothing, 1/R, one rank left out, stale, x R, tail not sent, max, last call does nothing, bf16"
+    unnoticed = "call skipped, 1/R, one rank left out, stale, x R, tail not sent, max, last call skipped, bf16"
     assert f"torch.py:{backward} all_reduce in Tensor.backward: no test noticed 9 of 9 faults: {unnoticed}" in found
     assert f"torch.py:{backward} reduce_scatter_tensor in Tensor.backward: " in found
     assert f"torch.py:{forward} all_gather_into_tensor in FSDPLinear.forward: " in found
@@ -377,7 +377,7 @@ def test_results_page_and_annotations_have_what_no_test_notices(
 ) -> None:
     where = line("dist.all_gather(parts, x)")
     title = "5 of 5 faults unnoticed in all_gather"
-    assert f"::warning file=programs.py,line={where},title={title}::nothing, one rank left out" in run.text
+    assert f"::warning file=programs.py,line={where},title={title}::call skipped, one rank left out" in run.text
     page = (folder / "out" / "page.html").read_text()
     assert f'<tr class="unnoticed"><td>{where}</td><td>    dist.all_gather(parts, x)' in page
     assert f"page written to {folder / 'out' / 'page.html'}" in run.text

@@ -25,12 +25,12 @@ def coverage(folder: Path) -> Coverage:
     for site in (first, second, third, fourth):
         made.see(site, Calls(Family.REDUCE, 2, 2, True), TEST)
     made.judged = [
-        Judged(Fault(first, Kind.NOTHING), Outcome.UNNOTICED),
+        Judged(Fault(first, Kind.SKIPPED), Outcome.UNNOTICED),
         Judged(Fault(first, Kind.TAIL), Outcome.NOTICED, TEST),
-        Judged(Fault(second, Kind.NOTHING), Outcome.NOTICED, TEST),
-        Judged(Fault(third, Kind.NOTHING), Outcome.NOTICED, TEST),
+        Judged(Fault(second, Kind.SKIPPED), Outcome.NOTICED, TEST),
+        Judged(Fault(third, Kind.SKIPPED), Outcome.NOTICED, TEST),
         Judged(Fault(third, Kind.STALE), Outcome.EQUIVALENT),
-        Judged(Fault(fourth, Kind.NOTHING), Outcome.NOT_MADE),
+        Judged(Fault(fourth, Kind.SKIPPED), Outcome.NOT_MADE),
     ]
     made.calls = {Call(bad, 4, 4, "send")}
     return made
@@ -44,7 +44,7 @@ def test_lines_of_the_source_are_coloured_by_what_became_of_their_faults(tmp_pat
         (3, "noticed"),
         (4, "unreached"),
     ]
-    assert bad.lines[1].notes == ("all_reduce: 1 of 2 faults noticed; unnoticed: nothing; reached by test_<b>",)
+    assert bad.lines[1].notes == ("all_reduce: 1 of 2 faults noticed; unnoticed: call skipped; reached by test_<b>",)
     assert bad.lines[2].notes == ("all_reduce over tp: 1 of 1 faults noticed",)
     assert bad.lines[3].notes == ("no observed program calls send",)
     assert (bad.noticed, bad.counted, bad.unreached) == (2, 3, 1)
@@ -79,7 +79,7 @@ def test_the_results_file_has_each_fault_of_each_site(tmp_path: Path) -> None:
         "calls": 2,
         "tests": [TEST],
         "faults": [
-            {"kind": "nothing", "outcome": "unnoticed", "by": "", "seconds": 0.0},
+            {"kind": "call skipped", "outcome": "unnoticed", "by": "", "seconds": 0.0},
             {"kind": "tail not sent", "outcome": "noticed", "by": TEST, "seconds": 0.0},
         ],
     }
@@ -93,7 +93,7 @@ def test_lines_with_unnoticed_faults_and_calls_that_no_program_makes_have_remark
             tmp_path / "bad.py",
             2,
             "1 of 2 faults unnoticed in all_reduce",
-            "nothing\nreached by test_<b>",
+            "call skipped\nreached by test_<b>",
         ),
         Annotation(tmp_path / "bad.py", 4, "no observed program calls send", "no test guards it"),
     ]

@@ -10,7 +10,7 @@ import pytest
 from pytest_gpuperf.features.mutating.faults import Fault, Kind, Site
 from pytest_gpuperf.features.mutating.mutating import Mutating, Run
 
-FAULT = Fault(Site("a.py", 1, "all_reduce", "", 0), Kind.NOTHING)
+FAULT = Fault(Site("a.py", 1, "all_reduce", "", 0), Kind.SKIPPED)
 
 
 def test_no_more_examples_run_than_without_the_fault() -> None:

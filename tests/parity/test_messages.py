@@ -186,7 +186,7 @@ ERRORS = {
         "also wrong: z",
         "right: x",
     ),
-    "unknown": ("cause: unknown", "excluded: a count of steps, numbers that are not finite,"),
+    "unknown": ("cause: unknown", "tried, and none fits: a count of steps, numbers that are not finite,"),
     "arguments": ("TypeError: reference must take no arguments, since it runs on one device",),
     "no_function": ("TypeError: reference must be a function without arguments, got a dict",),
     "nan": ("ValueError: reference() is not finite: y holds 24 NaN of 24 elements",),

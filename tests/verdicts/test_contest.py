@@ -50,6 +50,17 @@ def test_what_is_open_at_the_end_is_undecided() -> None:
     assert verdict.code is not None
 
 
+def test_a_race_that_runs_out_of_time_shows_both_values() -> None:
+    contest = Contest(KEY, Policy())
+    (suspect,) = contest.conclude("t.py::test", "", {"busbw": metrics(50.0)[0]})
+    noisy = contest.stopped(suspect, Arms(metrics(100.0, 107.0), metrics(101.0, 94.0), "main"))
+    assert (noisy.outcome, noisy.reason, noisy.launches) == (Outcome.UNDECIDED, Reason.BUDGET, 2)
+    assert noisy.old == pytest.approx(103.4, abs=0.2)
+    assert noisy.code is not None
+    plain = contest.stopped(suspect, Arms(metrics(*QUIET), metrics(*(0.5 * value for value in QUIET)), "main"))
+    assert (plain.outcome, plain.reason) == (Outcome.REGRESSED, None)
+
+
 def test_figures_share_the_chance_of_a_false_alarm() -> None:
     def needed(others: int) -> int:
         contest = Contest(KEY, Policy())

@@ -67,7 +67,7 @@ def alter(tensor: torch.Tensor, kind: Kind, size: int, untouched: torch.Tensor, 
         previous: what it held after the call before; None without one.
     """
     match kind:
-        case Kind.NOTHING:
+        case Kind.SKIPPED:
             tensor.copy_(untouched)
         case Kind.STALE if previous is not None and previous.shape == tensor.shape:
             tensor.copy_(previous)

@@ -38,7 +38,7 @@ class Family(Enum):
 class Kind(StrEnum):
     """What a fault makes of a call; by its name in reports. The most telling ones come first."""
 
-    NOTHING = "nothing"
+    SKIPPED = "call skipped"
     """Each rank keeps its own input."""
     OVER = "1/R"
     """The result is divided by the number of ranks: mean for sum."""
@@ -54,8 +54,8 @@ class Kind(StrEnum):
     """The last eighth of the elements stays as it was."""
     MAX = "max"
     """The largest of the ranks' values is taken."""
-    LAST = "last call does nothing"
-    """As ``NOTHING``, in the last call only."""
+    LAST = "last call skipped"
+    """As ``SKIPPED``, in the last call only."""
     HOOK = "hook not called"
     """The hook gets no gradient, on all ranks."""
     STEP = "step skipped on one rank"
@@ -121,7 +121,7 @@ def kinds(calls: Calls) -> list[Kind]:
         return []
     if calls.family in _ONLY:
         return [_ONLY[calls.family]]
-    found = {Kind.NOTHING}
+    found = {Kind.SKIPPED}
     if calls.family not in (Family.OBJECTS, Family.OBJECT_COPY):
         found.add(Kind.TAIL)
     if calls.count > 1:

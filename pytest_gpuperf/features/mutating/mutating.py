@@ -257,7 +257,7 @@ class Mutating:
 
 def _made(fault: Fault, count: int) -> Fault:
     """What the ranks make of a fault in a test whose programs make so many calls at the site."""
-    return Fault(fault.site, Kind.NOTHING, count) if fault.kind is Kind.LAST else fault
+    return Fault(fault.site, Kind.SKIPPED, count) if fault.kind is Kind.LAST else fault
 
 
 def _existing(sites: Iterable[Site]) -> Iterator[Path]:

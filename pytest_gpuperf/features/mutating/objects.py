@@ -114,7 +114,7 @@ class Objects:
                 filled[:] = right[-1:] + right[:-1]
             case Kind.STALE if len(self._previous) == len(right):
                 filled[:] = self._previous
-            case Kind.NOTHING:
+            case Kind.SKIPPED:
                 own = _EXCHANGES[name].family is Family.OBJECTS
                 filled[:] = [arguments["obj"]] * len(right) if own else before
         self._previous = right

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_gpuperf.features.parity.causes.find import excluded
+from pytest_gpuperf.features.parity.causes.find import tried
 from pytest_gpuperf.features.parity.judging import Judged, Verdict
 
 
@@ -84,7 +84,7 @@ class Report:
         if cause is None:
             lines.append("cause: unknown")
             if not first.note:
-                lines.append(f"  excluded: {excluded()}")
+                lines.append(f"  tried, and none fits: {tried()}")
         elif explained is first:
             lines.append(f"cause: {cause.text}")
         else:
@@ -104,5 +104,5 @@ class Report:
 
 
 def _listed(judged: list[Judged]) -> str:
-    shown = ", ".join(one.title for one in judged[:6])
+    shown = "; ".join(one.title for one in judged[:6])
     return shown if len(judged) <= 6 else f"{shown} and {len(judged) - 6} more"

@@ -99,6 +99,17 @@ class Contest:
         """Returns it as it is: there is no record that anything could differ from."""
         return verdict
 
+    def stopped(self, suspect: Verdict, arms: Arms) -> Verdict:
+        """What a race makes of a figure that no time was left for: what is open is UNDECIDED, with both values.
+
+        Args:
+            suspect: As it entered.
+            arms: What was measured, whole blocks.
+        """
+        verdict = self.raced(suspect, arms, over=True)
+        assert verdict is not None
+        return replace(verdict, reason=Reason.BUDGET) if verdict.reason is Reason.OPEN else verdict
+
     def out_of_time(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict:
         """Undecided."""
         return suspect.undecided(Reason.BUDGET)

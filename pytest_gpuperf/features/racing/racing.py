@@ -43,9 +43,13 @@ class _Entry:
     test: Held
     old: dict[str, list[Metric]] = field(default_factory=dict)
     present: dict[str, list[Metric]] = field(default_factory=dict)
+    blocks: int = 0
+    """How many blocks are whole: two launches of each arm."""
 
     def arms(self, name: str, against: str) -> Arms:
-        return Arms(self.old[name], self.present[name], against)
+        """Return what the whole blocks measured."""
+        launches = 2 * self.blocks
+        return Arms(self.old[name][:launches], self.present[name][:launches], against)
 
 
 class Racing:
@@ -213,15 +217,16 @@ class Racing:
 
     def _race(self, arms: ArmsOfRun, commit: str, tests: Sequence[Held]) -> None:
         python, build = self._options.python, self._options.build
+        entries, against = [_Entry(test) for test in tests], _short(commit or str(python))
         try:
             old = arms.of(commit, python, build) if commit else arms.present(python)
             present = arms.present()
             self._old[commit] = old
             old.start()  # both collect their tests side by side
             present.start()
-            self._run_race(old, present, [_Entry(test) for test in tests], _short(commit or str(python)))
+            self._run_race(old, present, entries, against)
         except NoTimeLeft:
-            self._leave_open(tests)
+            self._stop_race(entries, against)
         except CannotRace as error:
             for test in tests:
                 if test.suspects:
@@ -245,7 +250,10 @@ class Racing:
     def _run_race(self, old: Arm, present: Arm, entries: list[_Entry], against: str) -> None:
         for block in range(1, MOST_BLOCKS + 1):
             tests = [entry.test for entry in entries]
-            if not tests or not self._affords(tests, 4):
+            if not tests:
+                return
+            if not self._means.spending.affords(tests, 4):
+                self._stop_race(entries, against)
                 return
             self._means.say(
                 block_line(block, MOST_BLOCKS, against, _names(tests), 4 * self._means.spending.expected(tests))
@@ -253,6 +261,7 @@ class Racing:
             for arm in (old, present, present, old):
                 entries = self._leg(arm, arm is old, entries)
             for entry in entries:
+                entry.blocks = block
                 for suspect in entry.test.suspects:
                     arms = entry.arms(suspect.metric_name, against)
                     over = block == MOST_BLOCKS
@@ -309,6 +318,13 @@ class Racing:
             return True
         self._leave_open(tests)
         return False
+
+    def _stop_race(self, entries: Sequence[_Entry], against: str) -> None:
+        """No time is left for another block: what the last ones measured is shown."""
+        for entry in entries:
+            for suspect in entry.test.suspects if entry.blocks else ():
+                self._decide(entry.test, self._deciding.stopped(suspect, entry.arms(suspect.metric_name, against)))
+        self._leave_open([entry.test for entry in entries])
 
     def _leave_open(self, tests: Sequence[Held]) -> None:
         """No time is left for the suspects of these tests."""
