@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from pytest_gpuperf.features.racing.arms.arm import Measured
+from pytest_gpuperf.features.racing.spending import Spending
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from tests import scripted_arms
 from tests.arms.checkouts import commit
@@ -528,6 +529,18 @@ def test_against_a_commit_every_test_races_and_no_record_is_asked(project: pytes
     line_of(result, "busbw 94.00 GB/s: 6.0 % slower than 100.0 GB/s of v1.0")
     assert re.fullmatch(r"  code -6\.0 % GB/s \(.*\), against v1\.0", line_of(result, "  code "))
     line_of(result, '  bisect with: pytest "test_it.py::test_b[2ranks]" --gpus 2 --bisect=v1.0')
+
+
+def test_against_a_commit_a_race_that_time_ends_shows_both_values(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = iter([True, False])  # time for one block
+    monkeypatch.setattr(Spending, "affords", lambda self, tests, launches: next(left))
+    script(project, "present", b=[94e9])
+    result = judged(project, "--against=v1.0", "-rs", "-k", "test_b")
+    result.assert_outcomes(skipped=1, deselected=2)
+    assert len(launched(project)) == 4 + 1  # and the end of the arms
+    result.stdout.fnmatch_lines(["SKIPPED * of v1.0, undecided: time ran out; code -6.0 % GB/s *raise --race-budget"])
 
 
 def test_against_a_commit_that_cannot_be_had_nothing_is_decided(project: pytest.Pytester) -> None:
