@@ -69,7 +69,7 @@ def test_a_newcomer_who_follows_the_page_has_a_suite(checkout: Path) -> None:
     assert any(line.startswith("caught ") and "a sum without the rank itself" in line for line in said[1].splitlines())
     row = re.search(r"^\| \[example\].*", (checkout / "docs" / "suites" / "README.md").read_text(), re.MULTILINE)
     assert row is not None
-    assert row[0] == "| [example](example.md) | 2 | | 3 | 1 | 50 | |"
+    assert row[0] == "| [example](example.md) | 2 | | 3 | 1 | 26 | |"
 
 
 def test_what_a_newcomer_writes_is_as_short_as_the_page_promises() -> None:

@@ -323,8 +323,13 @@ def _difference(ending: Raised, first: Ending | None) -> str:
     assert isinstance(first, Raised)
     if _headline(ending) != _headline(first):
         return _headline(ending)
-    theirs = first.message.splitlines()
-    return next((line.strip() for line in ending.message.splitlines() if line not in theirs), "")
+    mine, theirs = (_own_lines(one.message) for one in (ending, first))
+    return next((line for line in mine if line not in theirs), "")
+
+
+def _own_lines(message: str) -> list[str]:
+    """Return a message's lines without those by which pytest explains an assertion, which name objects by address."""
+    return [line.strip() for line in message.splitlines() if not line.lstrip().startswith("+")]
 
 
 def _same_place(ending: Ending, first: Ending | None) -> bool:

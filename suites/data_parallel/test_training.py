@@ -21,7 +21,7 @@ from suites.shared.course import (
     clipped_course,
     mean_square,
     scaled_course,
-    trained,
+    trained_course,
 )
 from suites.shared.step import Tensors
 
@@ -50,7 +50,7 @@ def test_clipping(ranks: Ranks, narrow: bool) -> None:
 @pytest.mark.parametrize("bare", [False, True], ids=["some on each rank", "none on one rank"])
 def test_the_mean_is_of_all_valid_rows(ranks: Ranks, bare: bool) -> None:
     course = replace(COURSE, bare=bare)
-    expected = trained(course, valid_cross_entropy(course, ranks.world_size))
+    expected = trained_course(course, valid_cross_entropy(course, ranks.world_size))
     assert_each_has(ranks.run(training.of_valid_tokens, course=course), expected)
 
 
@@ -114,7 +114,7 @@ def test_each_rank_and_step_has_a_mask_of_its_own(ranks: Ranks) -> None:
         return torch.stack(losses).mean()
 
     # In the program dropout stands before the last layer, which is its number 3.
-    expected = {name.replace(", 2.", ", 3."): value for name, value in trained(COURSE, loss).items()}
+    expected = {name.replace(", 2.", ", 3."): value for name, value in trained_course(COURSE, loss).items()}
     assert_each_has(results, expected)
 
 
@@ -122,4 +122,4 @@ def test_each_rank_and_step_has_a_mask_of_its_own(ranks: Ranks) -> None:
 def test_a_compiled_step(ranks: Ranks) -> None:
     # Without code of its own: what is to be seen is whether the graphs reduce each gradient once.
     results: list[Any] = ranks.run(training.compiled, course=COURSE, backend="aot_eager")
-    assert_each_has(results, trained(COURSE, mean_square(COURSE, ranks.world_size)))
+    assert_each_has(results, trained_course(COURSE, mean_square(COURSE, ranks.world_size)))

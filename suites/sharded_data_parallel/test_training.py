@@ -14,8 +14,8 @@ from suites.shared.course import (
     MAX_NORM,
     Course,
     assert_each_has,
-    clipped_by_value,
     clipped_course,
+    clipped_value_course,
     scaled_course,
 )
 
@@ -41,7 +41,7 @@ def test_clipping(ranks: Ranks, narrow: bool) -> None:
 @of_dtypes
 def test_clipping_by_value(ranks: Ranks, narrow: bool) -> None:
     course = replace(COURSE, narrow=narrow)
-    expected = clipped_by_value(course, ranks.world_size, MAX_VALUE, NORM_TYPES)
+    expected = clipped_value_course(course, ranks.world_size, MAX_VALUE, NORM_TYPES)
     got = ranks.run(training.clipped_by_value, course=course, most=MAX_VALUE, norm_types=NORM_TYPES)
     assert_each_has(got, expected, course.rounding)
 

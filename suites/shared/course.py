@@ -83,7 +83,7 @@ Change = Callable[[Tensors, int], Tensors | None]
 """Gradients as the optimizer gets them at a step; None: it takes none."""
 
 
-def trained(
+def trained_course(
     course: Course, loss: Loss, change: Change = lambda gradients, step: gradients, momentum: float = 0.0
 ) -> Tensors:
     """Gradients and parameters after each step on one device, by step and name; SGD written out."""
@@ -137,12 +137,12 @@ def clipped_course(course: Course, degree: int, max_norm: float = MAX_NORM) -> T
         norms[f"step {step}, norm"] = _norm(gradients)
         return _clip(gradients, max_norm)
 
-    told = trained(course, mean_square(course, degree), clipped)
+    told = trained_course(course, mean_square(course, degree), clipped)
     assert all((norm > max_norm) == (max_norm == MAX_NORM) for norm in norms.values()), norms
     return told | norms
 
 
-def clipped_by_value(course: Course, degree: int, most: float, norm_types: Sequence[float]) -> Tensors:
+def clipped_value_course(course: Course, degree: int, most: float, norm_types: Sequence[float]) -> Tensors:
     """The course with each element of a gradient at most ``most``, and norms of the gradients of each step before.
 
     Raises:
@@ -158,7 +158,7 @@ def clipped_by_value(course: Course, degree: int, most: float, norm_types: Seque
             norms[f"step {step}, {norm_type:g}-norm"] = torch.linalg.vector_norm(flat, norm_type)
         return {name: gradient.clamp(-most, most) for name, gradient in gradients.items()}
 
-    return trained(course, mean_square(course, degree), clipped) | norms
+    return trained_course(course, mean_square(course, degree), clipped) | norms
 
 
 def scaled_course(course: Course, degree: int, growth_interval: int = 1000) -> Tensors:
@@ -170,7 +170,7 @@ def scaled_course(course: Course, degree: int, growth_interval: int = 1000) -> T
     def clipped_or_skipped(gradients: Tensors, step: int) -> Tensors | None:
         return None if step == OVERFLOWS[0] else _clip(gradients, MAX_NORM)
 
-    told = trained(course, mean_square(course, degree), clipped_or_skipped, momentum=0.5)
+    told = trained_course(course, mean_square(course, degree), clipped_or_skipped, momentum=0.5)
     scales: Tensors = {}
     scale, well = SCALE, 0
     for step in range(course.steps):

@@ -155,7 +155,7 @@ def test_after_a_death_that_a_test_expects_the_other_ranks_go_on(run: WholeRun, 
 
 
 def test_what_subclasses_of_the_harness_do_is_done(run: WholeRun) -> None:
-    assert run.outcomes["Derived::test_creates_its_group"] == "PASSED"
+    assert run.outcomes["Derived::test_creates_its_group"] == "PASSED", run.text
 
 
 def test_junit_has_rank_and_cause_of_a_failure(run: WholeRun, folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_gpuperf import options
 from pytest_gpuperf.features.doctor.glance import Glance
+from pytest_gpuperf.features.recording.options import check_recording_options
 from pytest_gpuperf.hardware.device import Gpu, HardwareError
 from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.hardware.machine import Machine
@@ -257,7 +258,7 @@ def test_a_machine_knows_its_key_its_facts_and_its_driver() -> None:
 def test_gpus_go_with_xdist_and_a_recording_does_not(pytester: pytest.Pytester, more: tuple[str, ...]) -> None:
     assert Options.from_config(pytester.parseconfig("--gpus=2", *more)).gpus == 2
     with pytest.raises(pytest.UsageError) as caught:
-        Options.from_config(pytester.parseconfig("--gpus=2", "--update-baselines", *more))
+        check_recording_options(pytester.parseconfig("--gpus=2", "--update-baselines", *more))
     assert str(caught.value) == (
         "--update-baselines records launches one after another, and xdist's workers would each record some: drop -n"
     )

@@ -161,6 +161,11 @@ def test_what_others_raised_at_the_same_place_is_said_in_one_note_without_its_tr
     assert notes(root_cause(first, another_value))[1:] == ["rank 1 raised at the same line: ValueError: rank 1's"]
     wrong = [raised(at, AssertionError(f"no neighbour\nassert {at} == 0"), place="x.py:1 in f") for at in (1.0, 2.0)]
     assert notes(root_cause(*wrong))[1:] == ["rank 1 raised at the same line: assert 2.0 == 0"]
+    alike = [
+        raised(at, AssertionError(f"assert 1 == 3\n +  where 1 = <C at 0x{at}>"), place="x.py:1 in f")
+        for at in (1.0, 2.0)
+    ]
+    assert notes(root_cause(*alike))[1:] == ["rank 1 raised the same"]
 
 
 def test_the_same_kind_raised_elsewhere_is_not_the_same() -> None:
