@@ -23,9 +23,9 @@ DAEMON = """
 import os, sys, time
 if os.fork() == 0:
     os.setsid()
-    if os.fork() == 0:
-        print(os.getpid(), flush=True)
+    if (daemon := os.fork()) == 0:
         time.sleep(3600)
+    print(daemon, flush=True)
     os._exit(0)
 os.wait()
 """
@@ -148,8 +148,9 @@ asyncio.run(run())
         [sys.executable, "-c", script], env=environment(), stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
-        pid, folder = parent.stdout.readline().split()
+        line = parent.stdout.readline()
         parent.kill()
+    pid, folder = line.split()
     assert gone(int(pid))
     until = time.monotonic() + SOON
     while Path(folder).exists() and time.monotonic() < until:
