@@ -37,7 +37,7 @@ class Matrix:
     """SI unit without prefix."""
     better: Better
     names: tuple[str, ...] = ()
-    """Of the rows and columns, such as hosts; empty: they are ranks by number."""
+    """Names of the rows and columns, such as hosts; empty: they are ranks by number."""
 
     def __post_init__(self) -> None:
         """Refuses what is no table of pairs."""

@@ -159,7 +159,7 @@ def test_your_own_attention(ranks: Ranks, layout: Layout) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_buffers_that_torch_cuts(ranks: Ranks, layout: Layout) -> None:
-    """Of two sequences of a batch, and of a tensor whose first dimension is the sequence."""
+    """Buffers are two sequences of a batch, and a tensor whose first dimension is the sequence."""
     length = 4 * ranks.world_size
     tokens = integers((2, length, 3), torch.float64, seed=1)
     places = integers((length, 2), torch.float64, seed=2)

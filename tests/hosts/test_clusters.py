@@ -154,8 +154,10 @@ def accepted(tmp_path_factory: pytest.TempPathFactory) -> Accepted:
         job = Job.on("srun", made, folder)
         (started,) = job.start("sh", "-c", ACCEPTS, options=("--lost-after", "60"))
         for case, faulty in CASES.items():
-            while not (folder / f"begin-{case}").exists():
+            until = time.monotonic() + 600
+            while not (folder / f"begin-{case}").exists():  # a file that another host's process makes
                 assert started.process.poll() is None, started.text
+                assert time.monotonic() < until, f"{case} did not begin: {started.text}"
                 time.sleep(0.1)
             for host in made:
                 host.rate("1gbit")

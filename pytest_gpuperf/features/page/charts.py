@@ -34,7 +34,7 @@ class Square:
     cells: Sequence[Sequence[tuple[str, float, bool]]]
     """Rows of text, share of the best cell, and whether the pair is slow."""
     names: Sequence[str]
-    """Of the rows and columns."""
+    """Names of the rows and columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Table:
     summary: str
     columns: Sequence[str]
     rows: Sequence[tuple[bool, Sequence[str]]]
-    """Of each configuration that ran, whether it is in the Pareto set, and its cells."""
+    """For each configuration that ran, whether it is in the Pareto set, and its cells."""
     reasons: Sequence[tuple[str, str]]
     """Name and reason of each configuration that did not run."""
     drawing: Mapping[str, Any] | None

@@ -12,7 +12,7 @@ from pytest_gpuperf.report.results_file import Results
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The results of one run, under a name that tells it from the others of the page."""
+    """The results of one run, under a name that no other run of the page has."""
 
     name: str
     results: Results

@@ -47,7 +47,7 @@ class Squares:
     name: str
     whole: float
     own: Mapping[int, float]
-    """Of the part of each rank."""
+    """The sum of squares of each rank's part, by rank."""
     is_split: bool
     """Whether ranks hold parts."""
 
@@ -75,7 +75,7 @@ class Case:
     later: Sequence[tuple[str, torch.Tensor]] = ()
     """An input's tensors of later steps, likewise."""
     squares: Sequence[Squares] = ()
-    """Of a gradient: of all gradients of its step."""
+    """Sums of squares of all gradients of the step, if the tensor is a gradient."""
     coarse: torch.dtype | None = None
     """The dtype that ranks hold, if it is coarser than the reference's."""
     named: Sequence[tuple[str, torch.Tensor]] = ()

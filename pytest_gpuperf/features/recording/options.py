@@ -63,7 +63,7 @@ def add_recording_options(parser: pytest.Parser) -> None:
         dest=_RESUME,
         action="store_false",
         default=None,
-        help="with --update-baselines: drop what an interrupted recording has measured, and begin anew",
+        help="with --update-baselines: drop what an interrupted recording has measured, and begin again",
     )
     group.addoption(
         "--launches",

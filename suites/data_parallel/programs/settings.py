@@ -89,7 +89,7 @@ class Nested(nn.Module):
 
 
 def converted(ctx: Context) -> dict[str, tuple[list[int], float, float | None, bool]]:
-    """Of each layer of batch norm that is made to look at a group's ranks: these, and its settings, by name.
+    """Return, by name, the ranks that each converted layer of batch norm looks at, and its settings.
 
     torch computes with such layers on GPUs only.
     """

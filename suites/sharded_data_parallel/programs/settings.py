@@ -96,7 +96,7 @@ class Setting:
     ranks: int = 2
     """The fewest that show it."""
     dtype: torch.dtype = torch.float64
-    """Of the training; in float32 gloo itself takes the mean, and in float64 torch divides a sum."""
+    """The dtype of the training; in float32 gloo itself takes the mean, and in float64 torch divides a sum."""
 
 
 def _last_dimension(ctx: Context, network: Network, **options: Any) -> None:
