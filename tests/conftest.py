@@ -2,6 +2,8 @@
 
 import gc
 import importlib.metadata
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,8 @@ from hypothesis import HealthCheck, settings  # also so that not each run of pyt
 from pytest_gpuperf import options
 from pytest_gpuperf.run import session
 from tests import fake_gpus
-from tests.whole_run import COMMON_PLUGINS
+from tests.warm_python import FRESH, WarmPython
+from tests.whole_run import COMMON_PLUGINS, environment
 
 # What is judged by the clock would fail wherever the machine stops for a moment.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -115,6 +118,29 @@ def _forkservers_are_light(monkeypatch: pytest.MonkeyPatch) -> None:
     Not what some test module of the plugin has imported: that is as good as all of it, and takes seconds in each run.
     """
     monkeypatch.setattr(session, "PRELOAD_IF_USED", {})
+
+
+@pytest.fixture(scope="session")
+def _warm_python() -> Iterator[WarmPython]:
+    python = WarmPython(environment())
+    yield python
+    python.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _python_is_forked(_warm_python: WarmPython) -> Iterator[None]:
+    """Runs of pytest, commands and forkservers are forks of a process that has imported torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", _warm_python.popen())
+        yield
+
+
+@pytest.fixture(scope="module")
+def fresh_python(_python_is_forked: None) -> Iterator[None]:
+    """From here on the module's runs of pytest, commands and forkservers are new interpreters."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", FRESH)
+        yield
 
 
 @pytest.fixture(autouse=True)
