@@ -208,7 +208,7 @@ def main() -> int:
     """Return 0 if each run that moved figures proved its variable."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, default=2)
-    parser.add_argument("--launches", type=int, default=5, help="of the record")
+    parser.add_argument("--launches", type=int, default=5, help="of the baseline")
     parser.add_argument(
         "--only", action="append", default=[], metavar="CASE", help="NAME=VALUE ..., as the table has it"
     )

@@ -205,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--record", type=int, default=10, help="launches of the record (default 10)")
+    parser.add_argument("--record", type=int, default=10, help="launches of the baseline (default 10)")
     for kind, default in (("unchanged", 4), ("slowed", 4), ("environment", 2), ("against", 2)):
         parser.add_argument(f"--{kind}", type=int, default=default, help=f"runs (default {default})")
     parser.add_argument("--check", action="store_true")

@@ -136,7 +136,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             "choices": ("fail", "warn"),
             "default": None,
             "help": "whether a run fails if the environment is slower, and not the code (default: fail; warn on GPUs "
-            "that the record does not know)",
+            "that the baseline does not know)",
         },
     ),
     (

@@ -75,7 +75,7 @@ class Repository:
             )
         raise CannotRace(
             f"commit {commit!r} is not in {self.top}: run `git fetch --all --tags`, or `git fetch origin {commit}` if "
-            "no branch has it any more; if it is a record's and gone, record the baselines again"
+            "no branch has it any more; if it is a baseline's and gone, record the baselines again"
         )
 
     def is_dirty(self, folder: Path | None = None) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+_NEWEST = re.compile(r"(HEAD|@)([~^]1?)?")
 _MOST_FILES = 3
 """Files that a command names; of more it names their folder."""
 
@@ -75,14 +77,17 @@ class Commands:
         return f'pytest {selected}{self._nodes} --gpus {self.gpus} {given} --reason "why"'
 
     def bisect(self, identity: str, good: str) -> str:
-        """Return the command that finds the commit after a good one that made the test slower; empty if none can.
+        """Return the command that finds the commit after a good one that made the test slower.
+
+        Empty if none can, or if the good commit is the last but one, which leaves nothing to find.
 
         Args:
             identity: its node id.
             good: the commit at which it was not slower.
         """
         build = f" --against-build={_quoted(self.build)}" if self.build else ""
-        return f"{self.run(identity)} --bisect={shlex.quote(good)}{build}" if self.bisects else ""
+        finds = self.bisects and not _NEWEST.fullmatch(good)
+        return f"{self.run(identity)} --bisect={shlex.quote(good)}{build}" if finds else ""
 
     @property
     def _nodes(self) -> str:

@@ -39,7 +39,7 @@ def _found(told: Explanation, verdict: Verdict) -> str:
         case Explained.UNTRIED if told.problem:
             return f"not explained, since nothing was tried: {told.problem}"
         case Explained.UNTRIED:
-            return "not explained: no variable that can be put back differs from the record"
+            return "not explained: no variable that can be put back differs from the baseline"
 
 
 def explanation_lines(verdicts: Sequence[Verdict]) -> list[str]:

@@ -113,7 +113,7 @@ def details(verdict: Verdict, commands: VerdictCommands) -> list[str]:
     if verdict.detail:
         lines.append(f"not raced: {_in_short(verdict.detail)}")
     if verdict.reason is Reason.CANNOT_RACE and verdict.baseline is not None:
-        lines.append("the record has too few launches on these GPUs to decide alone")
+        lines.append("the baseline has too few launches on these GPUs to decide alone")
     if verdict.expected is not None and verdict.outcome is not Outcome.SAME:
         at = verdict.expected.center
         center = "" if at is None else f" at {format_value(at, verdict.metric.unit)}"
@@ -141,7 +141,7 @@ def _reference(verdict: Verdict) -> str:
 def _unseen(verdict: Verdict) -> str:
     """Return why a figure is only shown."""
     if verdict.bound is None or verdict.bound <= NOISY:
-        return "it depends on the host, and the record does not know these GPUs"
+        return "it depends on the host, and the baseline does not know these GPUs"
     return f"a loss below {format_percent(verdict.bound)} would not be seen"
 
 
@@ -151,9 +151,9 @@ def _by_itself(verdict: Verdict) -> list[str]:
         case Reason.GROSS:
             return ["more than machines of this kind differ by; a race would tell slower code from a slower machine"]
         case Reason.EXACT:
-            return ["it is counted, and all launches of the record counted the same"]
+            return ["it is counted, and all launches of the baseline counted the same"]
         case Reason.ELSEWHERE:
-            return ["a warning only, since the record does not know these GPUs; --environment=fail fails it"]
+            return ["a warning only, since the baseline does not know these GPUs; --environment=fail fails it"]
         case _:
             return []
 
@@ -164,7 +164,7 @@ def _culprit(verdict: Verdict) -> str:
     if verdict.reason is Reason.EXACT:
         return ", counted"
     if verdict.code is None:
-        return ", by the record alone"
+        return ", by the baseline alone"
     first, *more = verdict.changed or ("",)
     name = first.rpartition("/")[2]  # the whole path is among the details
     files = f" ({name}{f' and {len(more)} more' if more else ''})" if name else ""
@@ -212,7 +212,7 @@ def _measured(verdict: Verdict) -> list[str]:
     elif verdict.against:
         lines.append(f"code unchanged since {verdict.against}")
     if verdict.environment is not None:
-        lines.append(f"environment {share(verdict.environment)}, against the record")
+        lines.append(f"environment {share(verdict.environment)}, against the baseline")
     return lines
 
 
@@ -245,8 +245,8 @@ def run_lines(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:
     lines = []
     if shift is not None:
         lines.append(
-            f"the whole run is {format_percent(abs(shift))} {'slower' if shift > 0 else 'faster'} than its record, in "
-            "two launches (the median of all metrics): the environment, or a change that slows or speeds up "
+            f"the whole run is {format_percent(abs(shift))} {'slower' if shift > 0 else 'faster'} than its baseline, "
+            "in two launches (the median of all metrics): the environment, or a change that slows or speeds up "
             "everything; --against=REF shows which"
         )
     lost = [verdict for verdict in verdicts if verdict.outcome is Outcome.ENVIRONMENT]
@@ -254,8 +254,8 @@ def run_lines(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:
         raced = ", ".join(dict.fromkeys(verdict.against for verdict in lost))
         differs = {name: change for verdict in lost for name, change in verdict.differs.items()}
         lines.append(
-            f"the environment is slower, not the code: {format_count(len(lost), 'metric')} lost against the record, "
-            f"and the record's own code ({raced}) is as slow today; {differing_in_words(differs)}"
+            f"the environment is slower, not the code: {format_count(len(lost), 'metric')} lost against the baseline, "
+            f"and the baseline's own code ({raced}) is as slow today; {differing_in_words(differs)}"
         )
     return lines
 
@@ -319,7 +319,7 @@ def _of_opinion(verdict: Verdict) -> list[str]:
         return [f"nothing says what it should be: {said.why}"]
     lines = [expectation(verdict)]
     if said.saying is Saying.PLAUSIBLE:
-        strict = "" if verdict.reason is Reason.PLAUSIBLE else "; --strict-baselines requires a record"
+        strict = "" if verdict.reason is Reason.PLAUSIBLE else "; --strict-baselines requires a baseline"
         lines.append(f"it is plausible{strict}")
     elif said.saying is Saying.BELOW:
         if verdict.launches > 1:

@@ -20,15 +20,19 @@ class Outcome(Enum):
     """
 
     INVALID = "invalid", Effect.FAILS, "The measurement is worth nothing."
-    REGRESSED = "regressed", Effect.FAILS, "The code is slower: a race accuses it, or, if none decides, the record."
-    MISSED = "missed", Effect.FAILS, "The metric is surely below what the test asks for, whatever the record says."
-    MISSING = "missing", Effect.FAILS, "The metric has no record that it could be held against."
-    ENVIRONMENT = "environment", Effect.SKIPS, "The record's own code is slower today, and the present code no slower."
+    REGRESSED = "regressed", Effect.FAILS, "The code is slower: a race accuses it, or, if none decides, the baseline."
+    MISSED = "missed", Effect.FAILS, "The metric is surely below what the test asks for, whatever the baseline says."
+    MISSING = "missing", Effect.FAILS, "The metric has no baseline that it could be held against."
+    ENVIRONMENT = (
+        "environment",
+        Effect.SKIPS,
+        "The baseline's code is slower today, and the present code no slower.",
+    )
     UNDECIDED = "undecided", Effect.SKIPS, "The metric was worse, and nothing decided why."
-    EXPECTED = "expected", Effect.PASSES, "The metric is worse, as its record expects until a date."
-    IMPROVED = "improved", Effect.PASSES, "The metric is better than its record."
-    SAME = "same", Effect.PASSES, "The metric is as its record says, or a race did not reproduce its loss."
-    RECORDED = "recorded", Effect.PASSES, "The metric became a record."
+    EXPECTED = "expected", Effect.PASSES, "The metric is worse, as its baseline expects until a date."
+    IMPROVED = "improved", Effect.PASSES, "The metric is better than its baseline."
+    SAME = "same", Effect.PASSES, "The metric is as its baseline says, or a race did not reproduce its loss."
+    RECORDED = "recorded", Effect.PASSES, "The metric became a baseline."
     UNJUDGED = "unjudged", Effect.PASSES, "The metric is only shown."
 
     effect: Effect
@@ -70,7 +74,7 @@ class Reason(Enum):
     """Invalid: the machine was not fit for the measurement."""
     ABOVE_LIMIT = "above the limit"
     """Invalid: the figure is better than physics allows."""
-    NO_RECORD = "no record"
+    NO_RECORD = "no baseline"
     """Missing: nothing is recorded of it on this hardware."""
     PLAUSIBLE = "plausible"
     """Missing: nothing is recorded of it, and it is as references or a model of the hardware expect. It passes."""

@@ -410,7 +410,7 @@ class Rule:
         Raises:
             ValueError: There is no launch, or a logarithm is not finite.
         """
-        refuse_without_logarithms("a", a, 1, "race the record's commit first")
+        refuse_without_logarithms("a", a, 1, "race the baseline's commit first")
         losses, nu = [y - history.center for y in a], self.dof(history)
         own, dof_of_today = spread_of([a])
         spread = self.spread(history)

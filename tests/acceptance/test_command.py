@@ -16,6 +16,7 @@ import pytest
 from pytest_gpuperf.__main__ import main
 from pytest_gpuperf.features.acceptance import accepting as command
 from pytest_gpuperf.features.acceptance.accepting import _references
+from pytest_gpuperf.features.acceptance.verdict import Fitness
 from pytest_gpuperf.features.day_zero.references.schema import References, Source
 from pytest_gpuperf.features.day_zero.references.shelf import Shelf
 from pytest_gpuperf.hardware.machine import Machine
@@ -72,16 +73,19 @@ def test_an_acceptance_prints_its_verdict_and_writes_it_and_nothing_else(tmp_pat
     assert lines[0].endswith("no GPU is visible, so only numbers are checked")
     assert lines[1].startswith("gpuperf: numbers on CPUs ... ")
     assert " passed" in lines[1]
-    assert lines[2:4] == ["", "fit, with remarks"]
+    assert lines[2:4] == ["", Fitness.NUMBERS.value]
     assert lines[-2:] == ["gpuperf: results written to out.json", "gpuperf: page written to page.html"]
     folder = tmp_path / "empty"
     assert sorted(path.name for path in folder.iterdir()) == ["out.json", "page.html"]
     results = results_file.load(folder / "out.json")
     assert results.summary is not None
-    assert (results.summary["title"], results.summary["partial"]) == ("fit, with remarks", "")
+    assert (results.summary["title"], results.summary["partial"]) == (
+        Fitness.NUMBERS.value,
+        "",
+    )
     assert {one.outcome for one in results.ran} == {"passed"}
     assert [state for component, state, _ in results.summary["rows"] if component == "numbers"] == ["ok"]
-    assert '<p class="verdict fit">fit, with remarks</p>' in (folder / "page.html").read_text()
+    assert f'<p class="verdict fit">{Fitness.NUMBERS.value}</p>' in (folder / "page.html").read_text()
     assert list((tmp_path / "temporary").glob("gpuperf-accept-*")) == []
     assert processes_of(tmp_path) == []
 
@@ -222,7 +226,7 @@ def test_the_first_line_says_how_much_is_known_of_machines_of_this_kind() -> Non
 
 def test_gpus_that_nobody_has_measured_are_judged_by_a_model() -> None:
     assert _references(fake_gpus.machine_of(2), None) == (
-        "no references of NVIDIA H200, so a model of the hardware judges what no record does"
+        "no references of NVIDIA H200, so a model of the hardware judges what no baseline does"
     )
 
 

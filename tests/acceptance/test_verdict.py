@@ -111,7 +111,7 @@ def test_a_time_is_below_if_it_is_longer() -> None:
 def test_the_only_figure_of_a_component_is_judged_also_if_it_is_slightly_below() -> None:
     acceptance = judged(figure("step[2ranks]", subject="llm_step", name="tokens", value=SLIGHTLY))
     assert row_of(acceptance, "llm step").state is State.OK
-    assert "no record, reference or model" not in row_of(acceptance, "llm step").what
+    assert "no baseline, reference or model" not in row_of(acceptance, "llm step").what
     assert len(acceptance.remarks) == 1
 
 
@@ -130,7 +130,7 @@ def test_a_figure_that_is_worse_than_your_record_makes_its_component_slow(outcom
     acceptance = judged(recorded(outcome, 0.94 * USUAL))
     assert row_of(acceptance, "collectives").state is State.SLOW
     assert row_of(acceptance, "collectives").what == (
-        "all_reduce[2ranks] busbw 338.4 GB/s, usually 360.0 GB/s: 6.0 % worse; your record of 2026-05-12"
+        "all_reduce[2ranks] busbw 338.4 GB/s, usually 360.0 GB/s: 6.0 % worse; your baseline of 2026-05-12"
     )
 
 
@@ -292,7 +292,7 @@ def test_without_gpus_nothing_but_numbers_is_judged() -> None:
     *machine, numbers = acceptance.rows
     assert {(row.state, row.what) for row in machine} == {(State.NOT_JUDGED, "no GPU in use")}
     assert numbers.state is State.OK
-    assert acceptance.fitness is Fitness.REMARKS
+    assert acceptance.fitness is Fitness.NUMBERS
     assert list(acceptance.remarks) == ["no GPU is in use: only the numbers of some suites were checked, on CPUs"]
 
 
@@ -335,7 +335,7 @@ def test_a_component_of_the_machine_that_nothing_judged_is_a_remark_and_a_step_i
 @pytest.mark.parametrize(
     ("verdict", "source"),
     [
-        (recorded(Outcome.SAME, USUAL), "your record of 2026-05-12"),
+        (recorded(Outcome.SAME, USUAL), "your baseline of 2026-05-12"),
         (figure(), "9 launches on 4 machines of this kind"),
         (figure(source="", usual=None), "model: data sheets"),
         (figure(saying=Saying.NONE, interval=(3e11, 4e11), at_least=2e11), "what the test asks for"),
@@ -421,6 +421,8 @@ def test_a_partial_verdict_has_remarks_at_least_and_says_why() -> None:
         (Acceptance([Row("host", State.OK, "x")]), Fitness.FIT),
         (Acceptance([Row("network", State.NOT_JUDGED, "x")]), Fitness.FIT),
         (Acceptance([Row("host", State.OK, "x")], ["a remark"]), Fitness.REMARKS),
+        (Acceptance([Row("host", State.NOT_JUDGED, "x"), Row("numbers", State.OK, "x")]), Fitness.NUMBERS),
+        (Acceptance([Row("host", State.OK, "x"), Row("numbers", State.OK, "x")]), Fitness.FIT),
         (Acceptance([Row("host", State.SLOW, "x")]), Fitness.UNFIT),
         (Acceptance([Row("host", State.BROKEN, "x")], ["a remark"]), Fitness.UNFIT),
     ],

@@ -189,10 +189,10 @@ def test_a_steady_figure_passes_and_a_slowed_one_fails_by_the_record_alone(judge
     assert judged.run.outcomes["test_steady[2ranks]"] in ("PASSED", "SKIPPED"), judged.run.text
     assert judged.run.outcomes["test_slowed[2ranks]"] == "FAILED"
     first, spread, *others = judged.run.report("test_slowed[2ranks]").strip().splitlines()
-    assert re.fullmatch(r"time 1\d\d\.\d ms: \d+\.\d % slower than \d\d\.\d\d ms, by the record alone", first), first
+    assert re.fullmatch(r"time 1\d\d\.\d ms: \d+\.\d % slower than \d\d\.\d\d ms, by the baseline alone", first), first
     assert spread.startswith("  spread ")
     assert others == [
-        "  not raced: on a cluster the record alone decides, since no older commit is checked out on its nodes",
+        "  not raced: on a cluster the baseline alone decides, since no older commit is checked out on its nodes",
         "  changed since, and imported by the test: test_it.py",
     ]
 

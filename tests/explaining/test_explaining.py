@@ -97,7 +97,7 @@ def test_a_variable_that_makes_a_figure_slower_is_named(
     )
     said = [line for line in result.outlines if line.startswith("gpuperf: explain: ")]
     assert said[0] == (
-        "gpuperf: explain: 1 metric moved and NCCL_MAX_NCHANNELS differs from the record: a race with the record's "
+        "gpuperf: explain: 1 metric moved and NCCL_MAX_NCHANNELS differs from the baseline: a race with the baseline's "
         "value takes about 100 s if launches are steady, at most about 100 s"
     )
     assert said[1] == (
@@ -228,7 +228,7 @@ def test_what_must_stay_is_named_and_not_tried(project: pytest.Pytester, monkeyp
     slow(project)
     _, line = explained(project)
     assert line.endswith(
-        "; not explained: no variable that can be put back differs from the record; not tried: NCCL_NVLS_ENABLE, "
+        "; not explained: no variable that can be put back differs from the baseline; not tried: NCCL_NVLS_ENABLE, "
         "because it may keep NVLink multicast off on purpose, and on shared machines that is a policy"
     )
     assert races(project) == []
@@ -336,10 +336,10 @@ def test_the_option_needs_records(project: pytest.Pytester) -> None:
     for options, message in (
         (
             ["--update-baselines", "--reason=x"],
-            "recorded, and --update-baselines judges none by a record: drop one of them",
+            "recorded, and --update-baselines judges none by a baseline: drop one of them",
         ),
-        (["--smoke"], "recorded, and --smoke judges none by a record: drop one of them"),
-        (["--against=main"], "and --against, --against-python or --bisect judges none by a record: drop one of them"),
+        (["--smoke"], "recorded, and --smoke judges none by a baseline: drop one of them"),
+        (["--against=main"], "and --against, --against-python or --bisect judges none by a baseline: drop one of them"),
         (["-n2"], "--explain races all metrics that moved together: drop -n"),
     ):
         result = project.runpytest_inprocess("--gpus=2", "--explain", *options)

@@ -5,12 +5,12 @@ from pytest_gpuperf.features.explaining.lines import explain_block_line, explain
 
 def test_how_long_it_takes_is_said_beforehand() -> None:
     assert explain_line(["NCCL_ALGO"], 1, 5.0, 10.0, 7, 0) == (
-        "explain: 1 metric moved and NCCL_ALGO differs from the record: a race with the record's value takes about "
+        "explain: 1 metric moved and NCCL_ALGO differs from the baseline: a race with the baseline's value takes about "
         "25 s if launches are steady, at most about 75 s"
     )
     assert explain_line(["NCCL_ALGO", "NCCL_PROTO"], 3, 5.0, 10.0, 7, 2) == (
-        "explain: 3 metrics moved and NCCL_ALGO, NCCL_PROTO differ from the record: a race with the record's values "
-        "takes about 25 s if launches are steady, at most about 75 s; "
+        "explain: 3 metrics moved and NCCL_ALGO, NCCL_PROTO differ from the baseline: a race with the baseline's "
+        "values takes about 25 s if launches are steady, at most about 75 s; "
         "if they explain it, at most 2 races more of that length will find which of them"
     )
 

@@ -105,7 +105,7 @@ def test_strict_baselines_are_the_default_in_ci(
     if strict:
         result.assert_outcomes(failed=1, deselected=2)
         result.stdout.fnmatch_lines(
-            ["busbw 330.0 GB/s: no baseline on *", "  it is plausible; --strict-baselines requires a record"]
+            ["busbw 330.0 GB/s: no baseline on *", "  it is plausible; --strict-baselines requires a baseline"]
         )
         result.stdout.no_fnmatch_line(f"*{ONLY_A_MODEL}")
     else:

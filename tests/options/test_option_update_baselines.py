@@ -109,7 +109,7 @@ def test_a_recording_is_written_and_the_next_run_is_judged_by_it(project: pytest
         (
             250e9,
             {"failed": 1},
-            "busbw 250.0 GB/s: 16.7 % slower than 300.0 GB/s, by the record alone",
+            "busbw 250.0 GB/s: 16.7 % slower than 300.0 GB/s, by the baseline alone",
         ),
         (297e9, {"passed": 1}, f"1 metric on {KEY}: 1 same"),
         (400e9, {"passed": 1}, f"1 metric on {KEY}: 1 improved"),

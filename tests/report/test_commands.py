@@ -39,9 +39,14 @@ def test_a_bisection_names_the_good_commit_and_what_builds_the_others() -> None:
     commands = Commands(ROOT, ROOT, gpus=2, bisects=True)
     run = 'pytest "test_it.py::test_a[2ranks]" --gpus 2'
     assert commands.bisect("test_it.py::test_a[2ranks]", "7ba55cceb3f6") == f"{run} --bisect=7ba55cceb3f6"
-    built = replace(commands, gpus=0, build="make all").bisect("test_it.py::test_a", "HEAD~1")
-    assert built == 'pytest "test_it.py::test_a" --bisect=\'HEAD~1\' --against-build="make all"'
-    assert replace(commands, bisects=False).bisect("test_it.py::test_a", "HEAD~1") == ""
+    built = replace(commands, gpus=0, build="make all").bisect("test_it.py::test_a", "HEAD~2")
+    assert built == 'pytest "test_it.py::test_a" --bisect=\'HEAD~2\' --against-build="make all"'
+    assert replace(commands, bisects=False).bisect("test_it.py::test_a", "HEAD~2") == ""
+
+
+@pytest.mark.parametrize("good", ["HEAD", "HEAD~1", "HEAD^", "@~"])
+def test_a_bisection_with_one_commit_is_not_offered(good: str) -> None:
+    assert Commands(ROOT, ROOT, gpus=2, bisects=True).bisect("test_it.py::test_a", good) == ""
 
 
 def test_a_smoke_run_is_repeated_as_one() -> None:

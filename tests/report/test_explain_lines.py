@@ -65,7 +65,7 @@ def moved(found: Explained, undone: Mapping[str, tuple[str, str]], value: float 
         ),
         (
             replace(MOVED, explanation=Explanation(Explained.UNTRIED)),
-            "not explained: no variable that can be put back differs from the record",
+            "not explained: no variable that can be put back differs from the baseline",
         ),
         (
             replace(MOVED, explanation=Explanation(Explained.UNTRIED, problem="time ran out")),

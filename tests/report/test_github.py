@@ -37,7 +37,7 @@ def printed(rootpath: Path, **environ: str) -> list[str]:
 def test_annotations_stand_worst_first_at_their_tests() -> None:
     assert printed(Path("/src/repo"), GITHUB_ACTIONS="true") == [
         "::error file=t.py,line=4,title=regressed%3A t.py%3A%3Atest_a[x] busbw"
-        "::busbw 354.0 GB/s: 16.3 %25 slower than 356.0 GB/s, by the record alone%0A"
+        "::busbw 354.0 GB/s: 16.3 %25 slower than 356.0 GB/s, by the baseline alone%0A"
         "spread 2.4 %25 over 2 launches; a loss of 5.0 %25 is seen",
         "::error file=t.py,line=4,title=missing%3A t.py%3A%3Atest_b time"
         "::time 27.00 us: no baseline on 8x-nvidia-h200-nv18%0A"

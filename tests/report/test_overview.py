@@ -51,7 +51,7 @@ def test_what_is_odd_comes_first_with_the_reason() -> None:
         "    10.0 % slower than 356.0 GB/s, because of the code",
         "    spread 2.4 % over 2 launches; a loss of 5.0 % is seen",
         "    code -11.0 % GB/s (-12.0 % to -10.0 % in 4 launches of each), against 7ba55cc",
-        "    environment +1.0 % GB/s (+0.0 % to +2.0 % in 3 launches), against the record",
+        "    environment +1.0 % GB/s (+0.0 % to +2.0 % in 3 launches), against the baseline",
         '    bisect with: pytest "z.py::test_z" --gpus 8 --bisect=7ba55cc',
         "t.py",
     ]

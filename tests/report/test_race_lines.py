@@ -5,13 +5,13 @@ from pytest_gpuperf.features.racing.lines import alone_line, block_line, clearin
 
 def test_a_launch_against_the_record() -> None:
     assert clearing_line(1, 3, ["t.py::a", "t.py::b"], 12.4) == (
-        "worse than expected, launch 1 of at most 3 against the record (about 12 s): t.py::a, t.py::b"
+        "worse than expected, launch 1 of at most 3 against the baseline (about 12 s): t.py::a, t.py::b"
     )
 
 
 def test_a_launch_of_what_cannot_race() -> None:
     assert alone_line(4, 26, ["t.py::a"], 3.0) == (
-        "no race, launch 4 of at most 26 against the record (about 3 s): t.py::a"
+        "no race, launch 4 of at most 26 against the baseline (about 3 s): t.py::a"
     )
 
 

@@ -36,7 +36,7 @@ RACED = replace(
 )
 SEEN = "spread 0.4 % over 5 launches; a loss of 5.0 % is seen"
 CODE = "code -5.0 % GB/s (-6.0 % to -4.1 % in 6 launches of each), against abc1234"
-ENVIRONMENT = "environment -11.3 % GB/s (-12.0 % to -10.0 % in 6 launches), against the record"
+ENVIRONMENT = "environment -11.3 % GB/s (-12.0 % to -10.0 % in 6 launches), against the baseline"
 SAME_CODE = "code unchanged since abc1234"
 UNCHANGED = replace(RACED, code=None, outcome=Outcome.ENVIRONMENT)
 CONTEST = replace(RACED, baseline=None, change=None, bound=None, environment=None, old=315e9)
@@ -101,12 +101,12 @@ SLOWER_STEP = replace(
         (replace(REGRESSED, outcome=Outcome.SAME), "the same as 356.0 GB/s", [SEEN]),
         (
             replace(REGRESSED, reason=Reason.NOT_RACED, detail=NO_GIT, launches=4),
-            f"{SLOWER}, by the record alone",
+            f"{SLOWER}, by the baseline alone",
             [SEEN, f"not raced: {NO_GIT}"],
         ),
         (
             replace(REGRESSED, reason=Reason.NOT_RACED, detail="it ended; it printed last:\n  File a\nno module c"),
-            f"{SLOWER}, by the record alone",
+            f"{SLOWER}, by the baseline alone",
             [SEEN, "not raced: it ended; it printed last: no module c"],
         ),
         (
@@ -142,7 +142,7 @@ SLOWER_STEP = replace(
         (
             REGRESSED.undecided(Reason.CANNOT_RACE, NO_GIT),
             f"{SLOWER}, undecided: it could not race",
-            [SEEN, f"not raced: {NO_GIT}", "the record has too few launches on these GPUs to decide alone"],
+            [SEEN, f"not raced: {NO_GIT}", "the baseline has too few launches on these GPUs to decide alone"],
         ),
         (
             replace(CONTEST, code=None, against="").undecided(Reason.CANNOT_RACE, NO_GIT),
@@ -208,12 +208,12 @@ def test_the_first_line_says_what_happened_and_the_others_how_it_is_known(
         (
             replace(REGRESSED, reason=Reason.EXACT),
             f"busbw 298.0 GB/s: {SLOWER}, counted",
-            "it is counted, and all launches of the record counted the same",
+            "it is counted, and all launches of the baseline counted the same",
         ),
         (
             replace(RACED, outcome=Outcome.ENVIRONMENT, reason=Reason.ELSEWHERE),
             f"busbw 298.0 GB/s: {SLOWER}, the environment",
-            "a warning only, since the record does not know these GPUs; --environment=fail fails it",
+            "a warning only, since the baseline does not know these GPUs; --environment=fail fails it",
         ),
         (
             replace(REGRESSED, outcome=Outcome.UNJUDGED, reason=Reason.NOISY, bound=0.47),
@@ -222,7 +222,8 @@ def test_the_first_line_says_what_happened_and_the_others_how_it_is_known(
         ),
         (
             replace(REGRESSED, outcome=Outcome.UNJUDGED, reason=Reason.NOISY),
-            f"busbw 298.0 GB/s: {SLOWER}, not judged: it depends on the host, and the record does not know these GPUs",
+            f"busbw 298.0 GB/s: {SLOWER}, not judged: it depends on the host, "
+            "and the baseline does not know these GPUs",
             SEEN,
         ),
     ],
@@ -261,7 +262,7 @@ DOCTOR = "look for the cause with: python -m pytest_gpuperf doctor"
             Opinion(Saying.PLAUSIBLE, 260e9, 459e9, "links"),
             Reason.NO_RECORD,
             f"no baseline on {KEY}",
-            [MODEL, "it is plausible; --strict-baselines requires a record"],
+            [MODEL, "it is plausible; --strict-baselines requires a baseline"],
         ),
         (
             Opinion(Saying.BELOW, 260e9, 459e9, "links", variables=("NCCL_P2P_DISABLE=1", "NCCL_ALGO=ring")),
@@ -405,7 +406,7 @@ def test_losses_of_the_environment_are_one_finding() -> None:
     differs = {"nccl": ("2.28.9", "2.29.0"), "NCCL_ALGO": ("", "Tree")}
     lost = replace(RACED, outcome=Outcome.ENVIRONMENT, differs=differs)
     told = (
-        "the environment is slower, not the code: 2 metrics lost against the record, and the record's own code "
+        "the environment is slower, not the code: 2 metrics lost against the baseline, and the baseline's own code "
         "(abc1234) is as slow today; "
     )
     assert run_lines(None, [lost, RACED, replace(lost, metric_name="time")]) == [
@@ -413,7 +414,7 @@ def test_losses_of_the_environment_are_one_finding() -> None:
     ]
     (line,) = run_lines(None, [replace(lost, differs={})])
     assert line.endswith(
-        "1 metric lost against the record, and the record's own code (abc1234) is as slow today; no version and no "
+        "1 metric lost against the baseline, and the baseline's own code (abc1234) is as slow today; no version and no "
         "variable that is kept differs: look at the machine, its clocks and its neighbours"
     )
     assert run_lines(None, [RACED]) == []
@@ -422,11 +423,11 @@ def test_losses_of_the_environment_are_one_finding() -> None:
 def test_a_run_that_moved_as_a_whole_is_one_finding() -> None:
     (line,) = run_lines(0.021, [])
     assert line == (
-        "the whole run is 2.1 % slower than its record, in two launches (the median of all metrics): the environment, "
-        "or a change that slows or speeds up everything; --against=REF shows which"
+        "the whole run is 2.1 % slower than its baseline, in two launches (the median of all metrics): the "
+        "environment, or a change that slows or speeds up everything; --against=REF shows which"
     )
     (line,) = run_lines(-0.03, [])
-    assert line.startswith("the whole run is 3.0 % faster than its record")
+    assert line.startswith("the whole run is 3.0 % faster than its baseline")
 
 
 @pytest.mark.parametrize(

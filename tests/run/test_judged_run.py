@@ -145,8 +145,8 @@ def test_a_steady_figure_is_the_same(judged: Judged) -> None:
 def test_a_slowed_step_fails_with_the_lines_of_each_figure_the_worst_first(judged: Judged) -> None:
     assert judged.run.outcomes["test_slowed[2ranks]"] == "FAILED"
     time, *of_time, rate, spread, not_raced = judged.run.report("test_slowed[2ranks]").strip().splitlines()
-    assert re.fullmatch(r"time 2\d\.\d\d ms: \d+\.\d % slower than \d\.\d\d\d ms, by the record alone", time), time
-    assert re.fullmatch(r"rate \d\d\.\d\d Hz: \d+\.\d % lower than .* Hz, by the record alone", rate), rate
+    assert re.fullmatch(r"time 2\d\.\d\d ms: \d+\.\d % slower than \d\.\d\d\d ms, by the baseline alone", time), time
+    assert re.fullmatch(r"rate \d\d\.\d\d Hz: \d+\.\d % lower than .* Hz, by the baseline alone", rate), rate
     assert re.fullmatch(r"  spread \d+\.\d % over 5 launches; a loss of \d+\.\d % is seen", spread), spread
     assert not_raced.startswith("  not raced: the baseline names no clean commit: ")
     assert len(of_time) == 2

@@ -67,10 +67,8 @@ def test_a_launch_that_came_out_slow_is_cleared_by_the_next(project: pytest.Pyte
     result = judged(project)
     result.assert_outcomes(passed=3)
     assert result.ret == 0
-    told = (
-        "gpuperf: worse than expected, launch 1 of at most 3 against the record (about 1 s): test_it.py::test_b[2ranks]"
-    )
-    assert told in result.outlines
+    told = "gpuperf: worse than expected, launch 1 of at most 3 against the baseline (about 1 s): "
+    assert f"{told}test_it.py::test_b[2ranks]" in result.outlines
     launches = launched(project)  # no arm was opened
     assert launches == ["here b"] * len(launches)
     assert 1 <= len(launches) <= 3
@@ -103,7 +101,7 @@ def test_code_that_is_slower_loses_a_race_against_the_records(project: pytest.Py
     ]
     assert lines[1].startswith("  spread 0.1 % over 10 launches; a loss of ")
     assert re.fullmatch(r"  code -5\.9 % GB/s \(.* in \d+ launches of each\), against abc123400000", lines[2])
-    assert re.fullmatch(r"  environment [+-]0\.\d % GB/s \(.*\), against the record", lines[3])
+    assert re.fullmatch(r"  environment [+-]0\.\d % GB/s \(.*\), against the baseline", lines[3])
     assert lines[4] == '  bisect with: pytest "test_it.py::test_b[2ranks]" --gpus 2 --bisect=abc123400000'
     told = (
         "gpuperf: race against abc123400000, block 1 of at most 7 (4 launches, about 1 s): test_it.py::test_b[2ranks]"
@@ -138,7 +136,7 @@ def test_a_loss_of_the_environment_skips_its_tests_and_fails_the_run_once_on_kno
     result.assert_outcomes(passed=1, skipped=2)
     assert result.ret == (pytest.ExitCode.TESTS_FAILED if known else pytest.ExitCode.OK)
     result.stdout.fnmatch_lines(["SKIPPED *: busbw 90.00 GB/s: 10.0 % slower than 100.0 GB/s, the environment; *"])
-    finding = line_of(result, "the environment is slower, not the code: 2 metrics lost against the record")
+    finding = line_of(result, "the environment is slower, not the code: 2 metrics lost against the baseline")
     assert finding.endswith("(abc123400000) is as slow today; what differs: NCCL_ALGO not set -> Tree")
     assert set(launched(project)[:-1]) == {"here ab", "abc1234 ab", "present ab"}
     assert judged(project, "--environment=warn").ret == 0
@@ -164,9 +162,9 @@ def test_code_that_did_not_change_races_nobody(project: pytest.Pytester, monkeyp
         "gpuperf: timing the code of the baseline (abc123400000), launch 1 of 4 (about 1 s): test_it.py::test_a[2ranks]"
     )
     assert told in result.outlines
-    shares = "code unchanged since abc123400000; environment -9.9 % GB/s (* in 4 launches), against the record"
+    shares = "code unchanged since abc123400000; environment -9.9 % GB/s (* in 4 launches), against the baseline"
     result.stdout.fnmatch_lines([f"SKIPPED *: busbw 90.10 GB/s: 9.9 % slower than *, the environment; *; {shares}*"])
-    finding = line_of(result, "the environment is slower, not the code: 1 metric lost against the record")
+    finding = line_of(result, "the environment is slower, not the code: 1 metric lost against the baseline")
     assert finding.endswith("(abc123400000) is as slow today; what differs: NCCL_ALGO not set -> Tree")
 
 
@@ -179,7 +177,7 @@ def test_launches_that_may_clear_a_suspect_do_not_count_for_code_that_did_not_ch
     lines = launched(project)
     assert set(lines) == {"here b"}
     assert 4 < len(lines) <= 3 + 4
-    result.stdout.fnmatch_lines(["SKIPPED *, the environment; * in 4 launches), against the record"])
+    result.stdout.fnmatch_lines(["SKIPPED *, the environment; * in 4 launches), against the baseline"])
 
 
 @pytest.mark.usefixtures("unchanged")
@@ -273,7 +271,7 @@ def test_what_cannot_race_is_undecided_on_other_gpus(
     result.assert_outcomes(passed=2, skipped=1)
     assert result.ret == 0
     result.stdout.fnmatch_lines(
-        [f"SKIPPED *, undecided: it could not race; *; not raced: {why}; the record has too few *"]
+        [f"SKIPPED *, undecided: it could not race; *; not raced: {why}; the baseline has too few *"]
     )
 
 
@@ -324,7 +322,7 @@ def test_what_cannot_race_on_gpus_that_the_record_knows_is_decided_by_it(project
     script(project, "present", a=[94e9])
     result = judged(project)
     result.assert_outcomes(passed=2, failed=1)
-    line_of(result, "busbw 94.00 GB/s: 6.0 % slower than 100.0 GB/s, by the record alone")
+    line_of(result, "busbw 94.00 GB/s: 6.0 % slower than 100.0 GB/s, by the baseline alone")
     assert "  not raced: git is not installed: install it" in result.outlines
     assert "abc1234" not in " ".join(launched(project))
 
@@ -477,7 +475,7 @@ def test_a_run_that_moved_as_a_whole_is_one_finding_if_a_second_launch_says_so_t
     result = judged(project)
     result.assert_outcomes(passed=12)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    line_of(result, "the whole run is 2.6 % slower than its record, in two launches (the median of all metrics): ")
+    line_of(result, "the whole run is 2.6 % slower than its baseline, in two launches (the median of all metrics): ")
     line_of(result, "gpuperf: the whole run moved alike: a second launch of 12 tests tells whether it does so again")
     assert launched(project) == ["here " + "".join(twelve)]
     assert judged(project, "--environment=warn").ret == 0

@@ -80,7 +80,7 @@ def test_slower_code_is_accused_and_a_slower_environment_is_not_the_codes_fault(
     (tmp_path / "programs.py").write_text(slower(1.6)["programs.py"])
     run = run_pytest(tmp_path, "--gpus=1", env={"NCCL_SLOWER": "1.6"})
     assert run.outcomes == {"test_sleep[1rank]": "FAILED", "test_machine[1rank]": "SKIPPED"}, run.text
-    assert "worse than expected, launch 1 of at most 3 against the record" in run.text
+    assert "worse than expected, launch 1 of at most 3 against the baseline" in run.text
     text = run.report("test_sleep[1rank]").strip()
     assert re.match(
         r"time \d\.\d\d\d ms: \d\d\.\d % slower than 5\.\d\d\d ms, because of the code \(programs.py\)\n", text

@@ -209,7 +209,7 @@ def test_without_a_launch_there_is_nothing_to_judge() -> None:
         ValueError, match=r"^ys holds 0 launches, expected at least 1: pass the screening launch first$"
     ):
         SUITE.against_record(STEADY, [])
-    with pytest.raises(ValueError, match=r"^a holds 0 launches, expected at least 1: race the record's commit first$"):
+    with pytest.raises(ValueError, match=r"^a holds 0 launches, expected at least 1: race the baseline's commit first"):
         SUITE.environment(STEADY, [])
 
 

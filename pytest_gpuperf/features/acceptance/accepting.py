@@ -151,7 +151,7 @@ def _references(machine: Machine, shelf: Shelf | None) -> str:
     if len(kinds) > 1:
         return f"{' and '.join(kinds)} in one machine have no references, so what is known of neither is shown"
     if shelf is None:
-        return f"no references of {kinds[0]}, so a model of the hardware judges what no record does"
+        return f"no references of {kinds[0]}, so a model of the hardware judges what no baseline does"
     sources = shelf.references.sources.values()
     launches, machines = (sum(getattr(one, name) for one in sources) for name in ("launches", "machines"))
     return f"references are {launches} launches on {machines} machines with {kinds[0]}"

@@ -51,6 +51,7 @@ class Fitness(Enum):
 
     FIT = "fit"
     REMARKS = "fit, with remarks"
+    NUMBERS = "fit in its numbers, and nothing else was judged"
     UNFIT = "unfit"
 
 
@@ -94,6 +95,9 @@ class Acceptance:
         """What the machine came to."""
         if self.bad:
             return Fitness.UNFIT
+        judged = [row.component for row in self.rows if row.state is not State.NOT_JUDGED]
+        if judged == [NUMBERS] and not self.partial:
+            return Fitness.NUMBERS
         return Fitness.REMARKS if self.remarks or self.partial else Fitness.FIT
 
 
@@ -351,7 +355,7 @@ def _sources(verdicts: Sequence[Verdict]) -> str:
 
 def _source(verdict: Verdict) -> str:
     if verdict.baseline is not None:
-        return f"your record of {max(one.launch for one in verdict.baseline.launches)[:_DATE]}"
+        return f"your baseline of {max(one.launch for one in verdict.baseline.launches)[:_DATE]}"
     if verdict.outcome is Outcome.MISSED or verdict.opinion is None or verdict.opinion.saying is Saying.NONE:
         return "what the test asks for"
     return verdict.opinion.source or "model: data sheets"
@@ -366,7 +370,7 @@ def _why_not(verdicts: Sequence[Verdict], ran: Sequence[Ran], seen: Seen) -> str
     if verdicts:
         first = verdicts[0]
         value = f"{_short(first.test)} {first.metric_name} {format_value(first.metric.value, first.metric.unit)}"
-        what = "no record, reference or model" if first.metric.scope != "host" else "it depends on the host"
+        what = "no baseline, reference or model" if first.metric.scope != "host" else "it depends on the host"
         return f"{what}: {format_count(len(verdicts), 'metric')} shown, {value}"
     own = [one for one in ran if component_of(one.test).startswith(subject_of(one.test))]
     skips = Counter(one.reason for one in own or ran if one.outcome == "skipped")

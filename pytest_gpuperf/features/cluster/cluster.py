@@ -48,7 +48,7 @@ class Cluster:
     """Starts ranks on the nodes of the run. A node that is lost is replaced when Ray has another."""
 
     hash_seed = ""  # ranks are forked on the nodes, whose environment is theirs
-    no_race = "on a cluster the record alone decides, since no older commit is checked out on its nodes"
+    no_race = "on a cluster the baseline alone decides, since no older commit is checked out on its nodes"
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ def explain_line(
     )
     return (
         f"explain: {format_count(figures, 'metric')} moved and {', '.join(variables)} "
-        f"{'differs' if len(variables) == 1 else 'differ'} from the record: a race with the record's "
+        f"{'differs' if len(variables) == 1 else 'differ'} from the baseline: a race with the baseline's "
         f"{'value' if len(variables) == 1 else 'values'} takes {usual} if launches are steady, at most {most}{then}"
     )
 

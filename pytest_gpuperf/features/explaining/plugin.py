@@ -25,8 +25,8 @@ def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
     return {
         "--explain": {
             "action": "store_true",
-            "help": "for each metric that moved, put back the variables that differ from its record, race that against "
-            "the run as it is, and name the variables that explain it",
+            "help": "for each metric that moved, put back the variables that differ from its baseline, race that "
+            "against the run as it is, and name the variables that explain it",
         }
     }
 
@@ -48,7 +48,7 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
     }
     if other := next((name for name, is_given in given.items() if is_given), None):
         raise pytest.UsageError(
-            f"--explain looks for what moved metrics since they were recorded, and {other} judges none by a record: "
+            f"--explain looks for what moved metrics since they were recorded, and {other} judges none by a baseline: "
             "drop one of them"
         )
     if is_distributed(config):

@@ -22,8 +22,8 @@ class _Search:
     test: Held
     lo: int
     hi: int
-    skipped: set[int] = field(default_factory=set)
-    """Places at which a race decided nothing."""
+    skipped: dict[int, str] = field(default_factory=dict)
+    """Places at which a race decided nothing, and why."""
 
     @property
     def left(self) -> list[int]:
@@ -86,12 +86,22 @@ def _step(
     race(commit, again)
     for search, test in zip(searches, again, strict=True):
         outcomes = {verdict.outcome for verdict in test.verdicts}
-        if test.broken or test.no_race or Outcome.UNDECIDED in outcomes:
-            search.skipped.add(place)
+        if why := _undecided(test):
+            search.skipped[place] = why
         elif Outcome.REGRESSED in outcomes:
             search.hi = place
         else:
             search.lo = place
+
+
+def _undecided(test: Held) -> str:
+    """Return why a race has not decided about a test; empty if it has."""
+    if broken := test.broken or test.no_race:
+        return broken
+    reasons = [verdict.reason for verdict in test.verdicts if verdict.outcome is Outcome.UNDECIDED]
+    if Reason.BUDGET in reasons:
+        return "time ran out, raise --race-budget"
+    return "its races decided nothing" if reasons else ""
 
 
 def _once_more(test: Held) -> Held:
@@ -105,4 +115,4 @@ def _told(repository: Repository, commits: Sequence[str], search: _Search) -> st
         "the changes that are not committed" if commit == CHANGES else f"{commit[:12]} {repository.subject(commit)!r}"
         for commit in commits[search.lo + 1 : search.hi + 1]
     ]
-    return bisected_line(search.test.identity, left)
+    return bisected_line(search.test.identity, left, list(dict.fromkeys(search.skipped.values())))

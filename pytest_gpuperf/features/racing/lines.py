@@ -20,7 +20,7 @@ def clearing_line(number: int, most: int, tests: Sequence[str], seconds: float) 
         seconds: That the launch will take.
     """
     return (
-        f"worse than expected, launch {number} of at most {most} against the record ({lasting(seconds)}): "
+        f"worse than expected, launch {number} of at most {most} against the baseline ({lasting(seconds)}): "
         f"{', '.join(tests)}"
     )
 
@@ -34,7 +34,7 @@ def alone_line(number: int, most: int, tests: Sequence[str], seconds: float) -> 
         tests: The suspects.
         seconds: That the launch will take.
     """
-    return f"no race, launch {number} of at most {most} against the record ({lasting(seconds)}): {', '.join(tests)}"
+    return f"no race, launch {number} of at most {most} against the baseline ({lasting(seconds)}): {', '.join(tests)}"
 
 
 def block_line(number: int, most: int, against: str, tests: Sequence[str], seconds: float) -> str:
@@ -80,15 +80,17 @@ def bisecting_line(commit: str, subject: str, tests: int, left: int) -> str:
     )
 
 
-def bisected_line(test: str, commits: Sequence[str]) -> str:
+def bisected_line(test: str, commits: Sequence[str], skipped: Sequence[str] = ()) -> str:
     """What a bisection found.
 
     Args:
         test: Node id.
         commits: The first one that is slower; several if those between could not be raced.
+        skipped: Why they could not.
     """
-    one = len(commits) == 1
-    return f"bisect: {test} is slower since {'' if one else 'one of '}{', '.join(commits)}"
+    if len(commits) == 1:
+        return f"bisect: {test} is slower since {commits[0]}"
+    return f"bisect: {test} is slower since one of {', '.join(commits)}; not decided between them: {'; '.join(skipped)}"
 
 
 def lasting(seconds: float) -> str:

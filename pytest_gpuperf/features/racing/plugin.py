@@ -59,7 +59,7 @@ def pytest_gpuperf_needs_one_machine(config: pytest.Config) -> str | None:
         return None
     return (
         "--against, --against-python and --bisect race two codes on one machine, as no other code is checked out on "
-        "the nodes of a cluster, whose metrics are held against its record"
+        "the nodes of a cluster, whose metrics are held against its baseline"
     )
 
 
