@@ -56,6 +56,7 @@ def test_a_forked_run_has_the_outcomes_of_a_fresh_one(tmp_path: Path, monkeypatc
     [
         (["-m", "pytest", "--version"], {}, True),
         (["-W", "ignore", "-m", "pytest_gpuperf", "--help"], {}, True),
+        (["-m", "pytest", "--version"], {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": "/tmp/x"}, True),
         (["-m", "pytest", "--version"], {"PYTHONHASHSEED": "5"}, False),
         (["-m", "pytest", "--version"], {"TORCH_LOGS": "all"}, False),
         (["-X", "utf8", "-m", "pytest", "--version"], {}, False),

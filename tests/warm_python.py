@@ -33,7 +33,8 @@ _PRELOAD = ("torch", "torch.distributed", "numpy.random", "pytest", "_pytest.pyt
 _FORKABLE = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}  # as the plugin's own forkserver has it
 # What an interpreter or torch reads as it starts. The plugin gives each forkserver a seed of hashes, its ranks have it.
 _READ_AT_START = ("PYTHON", "TORCH", "PYTORCH", "OMP_", "OPENBLAS", "MKL", "KMP", "LD_", "LC_", "LANG", "MALLOC_")
-_SET_HERE = ("PYTHONPATH", "PYTHONSAFEPATH")
+_SET_HERE = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS")
+_READ_LATER = ("TORCHINDUCTOR_",)  # torch itself sets one of these in a process that compiles
 _HASHES = "PYTHONHASHSEED"
 _MODULES = ("pytest", "pytest_gpuperf")
 _MAX_MESSAGE = 4096  # bytes; a request itself comes in a file
@@ -108,7 +109,7 @@ class ForkedPopen(subprocess.Popen[Any]):
         here, there = environ, self.environ
         changed = {name for name in {*here, *there} if (here.get(name) or "") != (there.get(name) or "")}
         own = {*_SET_HERE, *_FORKABLE, *([_HASHES] if flags.how == "-c" else [])}
-        return not any(name.startswith(_READ_AT_START) for name in changed - own)
+        return not any(name.startswith(_READ_AT_START) and not name.startswith(_READ_LATER) for name in changed - own)
 
     def _internal_poll(self, *args: Any, **kwargs: Any) -> int | None:
         if self._ended is None:
@@ -137,6 +138,7 @@ class _Flags:
     what: str
     args: list[str]
     safe_path: bool
+    unbuffered: bool
     warnings: list[str]
 
     @classmethod
@@ -145,15 +147,18 @@ class _Flags:
         if not isinstance(command, list) or command[0] != sys.executable:
             return None
         words = [os.fspath(word) for word in command[1:]]
-        safe_path, warnings = False, []
-        while words[:1] in (["-P"], ["-W"]):
-            if words.pop(0) == "-P":
-                safe_path = True
-            else:
-                warnings.append(words.pop(0))
+        safe_path, unbuffered, warnings = False, False, []
+        while words[:1] in (["-P"], ["-W"], ["-u"]):
+            match words.pop(0):
+                case "-P":
+                    safe_path = True
+                case "-u":
+                    unbuffered = True
+                case "-W":
+                    warnings.append(words.pop(0))
         how, what, *args = [*words, "", ""]
         if (how == "-m" and what in _MODULES) or (how == "-c" and what.startswith(_HELPER)):
-            return cls(how, what, args[:-2], safe_path, warnings)
+            return cls(how, what, args[:-2], safe_path, unbuffered, warnings)
         return None
 
 
@@ -240,6 +245,12 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> NoReturn:
         _believe_in(request["parent"])
         flags = _Flags(**request["flags"])
         _set_path(request["environ"], flags)
+        sys.dont_write_bytecode = bool(request["environ"].get("PYTHONDONTWRITEBYTECODE"))
+        if threads := request["environ"].get("OMP_NUM_THREADS"):
+            sys.modules["torch"].set_num_threads(int(threads))
+        if flags.unbuffered:
+            for stream in (sys.stdout, sys.stderr):
+                stream.reconfigure(write_through=True)  # type: ignore[union-attr]
         for option in reversed(flags.warnings):
             warnings.simplefilter(option)  # type: ignore[arg-type]
             sys.warnoptions.append(option)

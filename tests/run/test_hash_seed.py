@@ -62,6 +62,7 @@ def hash_with(seed: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.usefixtures("fresh_python")
 def test_all_ranks_of_a_race_have_one_seed_and_each_launch_has_a_parent_of_its_own(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
     told = run_of_commit(tmp_path, "--against=HEAD", f"--gpuperf-json={results}", PYTHONHASHSEED="")

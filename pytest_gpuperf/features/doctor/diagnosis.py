@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pytest_gpuperf.features.doctor.checks import (
     activity,
     driver,
+    gpu_memory,
     host,
     isolation,
     links,
-    memory,
     modes,
     network,
     pcie,
@@ -22,7 +22,7 @@ from pytest_gpuperf.features.doctor.finding import Finding, Severity
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     driver.check,
-    memory.check,
+    gpu_memory.check,
     modes.check,
     links.check,
     pcie.check,
