@@ -19,7 +19,7 @@ from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.rename import RenameError, rename
 from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.baselines.storage import storage_at
-from pytest_gpuperf.commands import add_folder
+from pytest_gpuperf.command_options import add_folder
 from pytest_gpuperf.features import modules
 from pytest_gpuperf.report.command_error import CommandError
 from pytest_gpuperf.report.comparison_lines import comparison_lines

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuperf.commands import Commands
+from pytest_gpuperf.command_options import Commands
 
 SOAK = 30.0
 QUICK_SOAK = 10.0

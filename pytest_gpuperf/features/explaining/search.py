@@ -14,9 +14,9 @@ from typing import Protocol
 
 import pytest
 
-from pytest_gpuperf.baselines.undoing import undoable
 from pytest_gpuperf.features.explaining.lines import explain_block_line, explain_line
 from pytest_gpuperf.features.explaining.undoing import Undoing, fewest, most_trials
+from pytest_gpuperf.features.explaining.variables import undoable
 from pytest_gpuperf.features.racing.arms.arm import Arm, Measured
 from pytest_gpuperf.features.racing.spending import Spending, ids, limit_of
 from pytest_gpuperf.features.racing.suspects import Held

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pytest_gpuperf.commands import Commands
+from pytest_gpuperf.command_options import Commands
 
 
 def add(commands: Commands) -> None:

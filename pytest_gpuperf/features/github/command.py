@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from pytest_gpuperf.commands import Commands
+from pytest_gpuperf.command_options import Commands
 
 
 def add(commands: Commands) -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pytest_gpuperf.commands import Commands
+from pytest_gpuperf.command_options import Commands
 from pytest_gpuperf.features.parity.layouts.asked import Layout, Subject, layout_of
 from pytest_gpuperf.report.command_error import CommandError
 

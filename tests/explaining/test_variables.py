@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_gpuperf.baselines.undoing import KEPT, undoable
+from pytest_gpuperf.features.explaining.variables import KEPT, undoable
 
 
 def test_variables_can_be_undone_and_versions_cannot() -> None:
