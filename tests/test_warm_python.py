@@ -1,7 +1,9 @@
 """Forked runs and fresh ones: the same outcomes, and what differs."""
 
+import contextlib
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -88,3 +90,23 @@ def test_a_forked_run_ends_by_a_signal_like_any_other(tmp_path: Path) -> None:
             process.wait(0.01)
         process.kill()
         assert process.wait(10) == -signal.SIGKILL
+
+
+def test_a_client_without_file_descriptors_is_told_and_the_next_one_is_served(tmp_path: Path) -> None:
+    write(tmp_path, {"test_it.py": "def test_it():\n    pass\n"})
+    run_pytest(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 40, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        os.close(held.pop())  # enough for a connection, not for the request
+        with pytest.raises(OSError, match="Too many open files"):
+            subprocess.Popen([sys.executable, "-m", "pytest", "--version"], env=environment())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in held:
+            os.close(fd)
+    assert run_pytest(tmp_path).outcomes == {"test_it": "PASSED"}

@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import types
 import warnings
@@ -39,6 +40,7 @@ _HASHES = "PYTHONHASHSEED"
 _MODULES = ("pytest", "pytest_gpuperf")
 _MAX_MESSAGE = 4096  # bytes; a request itself comes in a file
 _MAX_FDS = 32
+_START = 120.0  # seconds
 FRESH = subprocess.Popen
 """Starts new interpreters, whatever stands in its place."""
 
@@ -169,13 +171,20 @@ def _popen(address: str, environ: Mapping[str, str]) -> type[ForkedPopen]:
 def _fork(address: str, request: Mapping[str, Any], fds: Sequence[int]) -> tuple[int, socket.socket]:
     """Returns a new process's id and what becomes readable when it has ended."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    while connection.connect_ex("\0" + address):  # the process that forks has only just started
-        select([], [], [], 0.02)
-    with tempfile.TemporaryFile() as file:
-        file.write(json.dumps(request).encode())
-        file.seek(0)
-        socket.send_fds(connection, [b"fork"], [file.fileno(), *fds])
-    return int(json.loads(connection.recv(_MAX_MESSAGE))), connection
+    try:
+        until = time.monotonic() + _START
+        while connection.connect_ex("\0" + address):  # the process that forks has only just started
+            if time.monotonic() > until:
+                raise RuntimeError("the process that forks is gone")
+            select([], [], [], 0.02)
+        with tempfile.TemporaryFile() as file:
+            file.write(json.dumps(request).encode())
+            file.seek(0)
+            socket.send_fds(connection, [b"fork"], [file.fileno(), *fds])
+        return int(json.loads(connection.recv(_MAX_MESSAGE))), connection
+    except BaseException:
+        connection.close()
+        raise
 
 
 class _Server:
@@ -216,6 +225,9 @@ class _Server:
     def _answer(self, selector: selectors.BaseSelector) -> None:
         connection, _ = self._listener.accept()
         _, fds, _, _ = socket.recv_fds(connection, _MAX_MESSAGE, _MAX_FDS)
+        if not fds:  # the client lacked a file descriptor
+            connection.close()
+            return
         with open(fds[0], "rb") as file:
             request = json.loads(file.read())
         pid = os.fork()
