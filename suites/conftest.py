@@ -12,9 +12,8 @@ from collections.abc import Generator
 import pytest
 from hypothesis import Phase, settings
 
+from suites.shared.dealing import DEALT, early_first
 from suites.shared.differences import differences, in_words
-from suites.shared.early import early_first
-from suites.shared.examples import DEALT
 
 EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 25, "quick": 5}
 WORLD_SIZE = pytest.StashKey[int | None]()

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from suites.shared.examples import DEALT
+from suites.shared.dealing import DEALT
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "suites" / "README.md"

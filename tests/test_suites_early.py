@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from suites.shared.early import early_first, parts
+from suites.shared.dealing import early_first, parts
 from tests.whole_run import ROOT, run_pytest
 
 Test = tuple[str, str]  # its file, and its name; long ones begin with an L

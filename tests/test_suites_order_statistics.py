@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.shared.order_statistics import bounds_of_median
+from suites.shared.chances import bounds_of_median
 
 
 @pytest.mark.parametrize("count", range(5, 13))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from suites import table
-from suites.shared.examples import DEALT
+from suites.shared.dealing import DEALT
 from tests.whole_run import ROOT, environment
 
 
@@ -170,7 +170,7 @@ def test_a_subjects_page_has_its_number_of_faults(monkeypatch: pytest.MonkeyPatc
 
 def test_suites_that_cannot_be_collected_are_no_empty_table(tmp_path: Path) -> None:
     (tmp_path / "suites" / "shared").mkdir(parents=True)
-    for name in ("__init__.py", "table.py", "shared/__init__.py", "shared/examples.py"):
+    for name in ("__init__.py", "table.py", "shared/__init__.py", "shared/dealing.py"):
         (tmp_path / "suites" / name).write_bytes((ROOT / "suites" / name).read_bytes())
     (tmp_path / "suites" / "test_it.py").write_text("import nowhere\n")
     (tmp_path / "docs" / "suites").mkdir(parents=True)

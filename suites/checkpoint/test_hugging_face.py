@@ -26,10 +26,17 @@ from suites.checkpoint.programs.layouts import Layout
 from suites.checkpoint.programs.training import Setup
 from suites.shared.comparison import assert_same
 from suites.shared.inputs import integers
-from suites.shared.llama import NORM_EPSILON, ROTARY_BASE, Config, Llama, initial_weights, load_initial_weights
+from suites.shared.llama import (
+    NORM_EPSILON,
+    ROTARY_BASE,
+    Config,
+    Llama,
+    initial_weights,
+    load_initial_weights,
+    their_name,
+)
 from suites.shared.step import Tensors
 from suites.shared.strategies import seeds
-from suites.shared.transformers_names import their_name
 
 safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed: pip install safetensors")
 

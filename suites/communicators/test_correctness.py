@@ -16,7 +16,7 @@ import torch.distributed as dist
 from pytest_gpuperf import Context, Ranks
 from suites.communicators import programs
 from suites.shared.comparison import assert_unlike
-from suites.shared.noted_groups import noted_groups
+from suites.shared.noted_calls import noted_groups
 
 STAGES = ["make", "first use", "next use", "destroy"]
 

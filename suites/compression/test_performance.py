@@ -11,7 +11,7 @@ from pytest_gpuperf import Comparison, Context, Exchange, Metric, Perf, Ranks, W
 from suites.compression.programs import averaging as programs
 from suites.compression.programs import quantized
 from suites.shared.comparison import assert_close
-from suites.shared.exchange import mean_of_all_ranks
+from suites.shared.references import mean_of_all_ranks
 from suites.shared.step import Step
 from suites.shared.ways import NET, connected, over
 

@@ -18,10 +18,9 @@ from suites.context_parallel.bounds import Arithmetic, bounds, in_kernels
 from suites.context_parallel.programs import racing
 from suites.context_parallel.programs.attention import SEQUENCE, Layout
 from suites.shared.comparison import assert_within
-from suites.shared.excerpt import excerpt
 from suites.shared.inputs import integers
 from suites.shared.references import by_autograd
-from suites.shared.step import Tensors
+from suites.shared.step import Tensors, excerpt
 
 
 def drawn(*, batch: int, heads: int, groups: int, tokens: int, features: int, dtype: torch.dtype, seed: int) -> Tensors:

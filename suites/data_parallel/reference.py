@@ -11,8 +11,7 @@ from torch.nn import functional
 from pytest_gpuperf import Context
 from suites.data_parallel.programs import racing
 from suites.shared.course import IGNORED, Course, Loss, mean_square
-from suites.shared.excerpt import excerpt
-from suites.shared.step import Tensors
+from suites.shared.step import Tensors, excerpt
 
 
 def valid_cross_entropy(course: Course, degree: int) -> Loss:

@@ -8,7 +8,7 @@ from pytest_gpuperf import Ranks
 from suites.data_parallel.programs import graphs
 from suites.data_parallel.reference import adam_course
 from suites.shared.course import Course, assert_each_has
-from suites.shared.graphs import WARM_UPS
+from suites.shared.step import WARM_UPS
 
 COURSE = Course(seed=1)
 RATES = (0.125, 0.5, 0.25, 0.0625)

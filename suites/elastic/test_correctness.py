@@ -17,7 +17,7 @@ from suites.elastic.reference import Moments, come_and_gone, losses_in_one_proce
 from suites.shared.comparison import assert_losses
 from suites.shared.course import ROUNDING
 from suites.shared.job_log import Entry, attempts_of, read_log, surviving, surviving_losses
-from suites.shared.noted_groups import noted_groups
+from suites.shared.noted_calls import noted_groups
 from suites.shared.torchrun import visible_gpus
 
 pytestmark = pytest.mark.ranks(2, nodes=1)

@@ -14,9 +14,8 @@ from pytest_gpuperf import Context, Ranks
 from suites.expert_parallel.programs import layer as programs
 from suites.expert_parallel.programs import racing
 from suites.shared.comparison import Results, assert_same
-from suites.shared.excerpt import excerpt
 from suites.shared.inputs import integers
-from suites.shared.step import Tensors, gradient_of
+from suites.shared.step import Tensors, excerpt, gradient_of
 
 # Inputs, weights and output gradients of at most 3 are whole numbers, and with the gate "scores" so is everything
 # else. Of D = 3 features, H = 4 hidden ones, E = 8 experts, k = 3 choices and 4 ranks of 4 tokens, with ReLU

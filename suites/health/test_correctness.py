@@ -19,7 +19,7 @@ from suites.health import reference
 from suites.health.programs import straining as programs
 from suites.health.programs.straining import Strain
 from suites.shared.bits import bits_of, digest
-from suites.shared.moved_clock import Moving, moved_by
+from suites.shared.delays import Moving, moved_by
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 HEALTHY = Strain(products=80, wrong_products=0, wrong_sums=0, digest=7, seconds=(1.0,) * 10)

@@ -14,7 +14,7 @@ from pytest_gpuperf import KiB, Matrix, Metric, MiB, Perf, Ranks
 from suites.host import reference
 from suites.host.programs import cores, memory
 from suites.host.programs.chase import NoChase, chase_of
-from suites.shared.order_statistics import bounds_of_median
+from suites.shared.chances import bounds_of_median
 
 pytestmark = [pytest.mark.perf, pytest.mark.depends("host")]
 

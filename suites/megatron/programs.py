@@ -22,9 +22,8 @@ from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
 from pytest_gpuperf import Context
-from suites.shared.excerpt import excerpt
 from suites.shared.sharding import is_registered, parallelized, shard
-from suites.shared.step import Step, Tensors
+from suites.shared.step import Step, Tensors, excerpt
 from suites.shared.training import training_step
 
 Microbatch = tuple[torch.Tensor, torch.Tensor]

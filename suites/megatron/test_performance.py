@@ -9,10 +9,9 @@ from pytest_gpuperf import Context, Exchange, Perf, Work
 from suites.megatron import programs
 from suites.megatron.reference import MLP_DIMS, needs_megatron, whole_mlp
 from suites.shared.comparison import assert_close
-from suites.shared.excerpt import excerpt
 from suites.shared.references import by_autograd
 from suites.shared.sharding import per_rank
-from suites.shared.step import Tensors
+from suites.shared.step import Tensors, excerpt
 
 RTOL = 1.6e-2  # of bfloat16, as torch.testing's default
 # In units of the usual size. Each of R = 8 ranks' summands, which are below 4 / sqrt(R), is rounded to bfloat16, by at

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from pytest_gpuperf import Context, Ranks
 from suites.memory_hierarchy import programs, reference
-from suites.shared.moved_clock import copies_lasting
+from suites.shared.delays import copies_lasting
 from suites.shared.strategies import worlds
 
 TIERS: dict[str, tuple[Callable[..., Any], reference.Verify, dict[str, Any]]] = {

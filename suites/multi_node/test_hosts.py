@@ -25,7 +25,7 @@ from suites.multi_node import reference
 from suites.multi_node.programs import hosts
 from suites.multi_node.programs.hosts import Drag, Load, Rounds, Seen
 from suites.multi_node.reference import Lossy
-from suites.shared.moved_clock import DELAYS, Moving, moved_by
+from suites.shared.delays import DELAYS, Moving, moved_by
 from suites.shared.traffic import Traffic
 
 FULL = Load(

@@ -9,7 +9,7 @@ import pytest
 from pytest_gpuperf import Metric, Perf, Ranks, Sweep
 from suites.network import reference
 from suites.network.programs import Port, ports
-from suites.shared.order_statistics import bounds_of_median
+from suites.shared.chances import bounds_of_median
 from suites.shared.ring import ring
 
 pytestmark = [pytest.mark.perf, reference.WORLD]

@@ -19,7 +19,7 @@ from suites.nvlink.programs import copies as programs
 from suites.nvlink.programs import orders, paths
 from suites.shared.bits import bits_of
 from suites.shared.comparison import assert_close
-from suites.shared.moved_clock import copies_lasting
+from suites.shared.delays import copies_lasting
 from suites.shared.step import Step
 from suites.shared.strategies import dtypes, seeds, worlds
 

@@ -13,8 +13,8 @@ from pytest_gpuperf import Context, Exchange, Metric, Perf, Ranks, Work
 from suites.overlap.programs import backward as programs
 from suites.overlap.programs import under_products
 from suites.shared.comparison import assert_close
-from suites.shared.exchange import mean_of_all_ranks
 from suites.shared.places import assert_sum
+from suites.shared.references import mean_of_all_ranks
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, largest=True)]
 

@@ -12,12 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from pytest_gpuperf import Context, Ranks
 from suites.overlap.programs import under_products as programs
 from suites.shared.comparison import assert_close
-from suites.shared.noted_groups import noted_groups
+from suites.shared.noted_calls import assert_in_turn, noted_groups
 from suites.shared.one_slow_rank import with_one_slow_rank
 from suites.shared.peer_memory import Allocate
 from suites.shared.places import addends
 from suites.shared.step import Step
-from suites.shared.turns import assert_in_turn
 
 LOAD = programs.Load(products=2, size=8, numel=60, dtype=torch.float64)
 LARGE = programs.Load(products=1, size=8, numel=70_008, dtype=torch.float64)

@@ -12,7 +12,7 @@ from pytest_gpuperf import Context, Metric, Perf, Ranks
 from suites.pipeline_parallel.programs import racing
 from suites.pipeline_parallel.programs.racing import Model
 from suites.pipeline_parallel.reference.promises import bubbles, peak_bytes, waits
-from suites.shared.order_statistics import bounds_of_median
+from suites.shared.chances import bounds_of_median
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, largest=True)]
 

@@ -20,7 +20,7 @@ from suites.pipeline_parallel.programs.racing import Model, RankTime
 from suites.pipeline_parallel.reference.promises import EQUAL_BUBBLES, Measured, bubbles, peak_bytes, waits
 from suites.pipeline_parallel.reference.schedules import Op, table_of
 from suites.shared.comparison import assert_close, assert_in_float32, assert_unlike
-from suites.shared.moved_clock import Moving, moved_by
+from suites.shared.delays import Moving, moved_by
 from suites.shared.step import gradient_of, second
 
 SCHEDULES = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"]

@@ -8,9 +8,8 @@ from torch.nn import functional
 from pytest_gpuperf import Context
 from suites.sequence_parallel.programs.block import EPS, tokens_of
 from suites.sequence_parallel.programs.racing import Sizes, drawn
-from suites.shared.excerpt import excerpt
 from suites.shared.sharding import shard
-from suites.shared.step import Tensors
+from suites.shared.step import Tensors, excerpt
 
 
 def one_device(ctx: Context, sizes: Sizes, seed: int) -> Tensors:

@@ -26,10 +26,9 @@ from torch.distributed.tensor.parallel import (
 from pytest_gpuperf import Context, Ranks
 from suites.sequence_parallel.programs import block as programs
 from suites.sequence_parallel.programs.block import EPS, TOKENS, Block, Norm, tokens_of
+from suites.shared.chances import assert_agree, assert_independent
 from suites.shared.comparison import Results, assert_close, assert_same
-from suites.shared.given import Given
-from suites.shared.inputs import integers
-from suites.shared.masks import assert_agree, assert_independent
+from suites.shared.inputs import Given, integers
 from suites.shared.references import by_autograd
 from suites.shared.sharding import per_rank
 from suites.shared.step import Tensors, each_step, once

@@ -14,8 +14,7 @@ from suites.sequence_parallel.programs import racing
 from suites.sequence_parallel.programs.block import Norm
 from suites.sequence_parallel.reference import one_device
 from suites.shared.comparison import assert_same, assert_unlike
-from suites.shared.excerpt import NUMBERS, excerpt, spread
-from suites.shared.step import Tensors
+from suites.shared.step import NUMBERS, Tensors, excerpt, spread
 
 SIZES = racing.Sizes(layers=2, width=16, hidden=24, sequences=2, length=8, norm="layer", dtype=torch.float64)
 ROUNDED = 1e-5  # of float32 numbers; the arithmetic is float64

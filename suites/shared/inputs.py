@@ -1,10 +1,15 @@
-"""Whole numbers to start from: sums and products of them are exact, whatever the order of the additions."""
+"""Whole numbers to start from, exact in any order of additions, and what a layer is given in one step."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pytest_gpuperf.strategies import whole_numbers as integers
+from suites.shared.step import Tensors
 
 __all__ = ["full_width", "integers", "rank_input", "rank_inputs"]
 
@@ -30,3 +35,22 @@ def full_width(shape: tuple[int, ...], dtype: torch.dtype, *, seed: int, addends
     half = counts_to // addends // 2
     drawn = torch.randint(-half, half, shape, generator=torch.Generator().manual_seed(seed), dtype=torch.int64)
     return (2 * drawn + 1).to(dtype)  # its magnitude is at most 2 * half - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the whole layer is given in one step."""
+
+    parameters: Tensors
+    x: torch.Tensor
+    grad: torch.Tensor
+    """Of the output."""
+
+
+@torch.no_grad()
+def overwrite(module: nn.Module, parameters: Tensors) -> None:
+    """Gives a split module other values in place, as an optimizer would: exactly, and without messages."""
+    for name, value in module.named_parameters():
+        assert isinstance(value, DTensor)
+        new = parameters[name].to(value.device)
+        value.copy_(distribute_tensor(new, value.device_mesh, value.placements, src_data_rank=None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -138,3 +139,22 @@ def batches_on_device(ctx: Context, problem: Problem) -> list[Batch]:
 def problem_network(ctx: Context, problem: Problem, *, rank: int = 0, skip: bool = False) -> Network:
     """The network on the rank's device, with the parameters that ``rank`` starts with."""
     return Network(parameters_on_device(ctx, problem.parameters(rank)), skip=skip)
+
+
+def norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The norm of each, by one kernel where there is one; of local tensors of one dtype."""
+    exact = torch.promote_types(gradients[0].dtype, torch.float32)
+    return torch.stack(torch._foreach_norm(list(gradients), 2, exact))
+
+
+def squared_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The sum of all squares."""
+    return norms(gradients).square().sum()
+
+
+def zero_redundancy() -> Callable[..., torch.optim.Optimizer]:
+    """torch.distributed.optim.ZeroRedundancyOptimizer, whose package uses what torch itself has deprecated."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    return ZeroRedundancyOptimizer

@@ -14,10 +14,8 @@ import torch
 
 from pytest_gpuperf import Context, Ranks
 from suites.shared.comparison import assert_unlike
-from suites.shared.delay import Delay
-from suites.shared.moved_clock import DELAYS, moved_by
-from suites.shared.step import Step, once
-from suites.shared.step_seconds import seconds_of_steps
+from suites.shared.delays import DELAYS, Delay, moved_by
+from suites.shared.step import Step, once, seconds_of_steps
 from suites.shared.waiting import end_without, waited
 from suites.stragglers.programs import late as programs
 from suites.stragglers.reference import medians, share_that_all_pay

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Ranks
-from suites.shared.moved_clock import Moving, moved_by
-from suites.shared.step import Step, second
-from suites.shared.step_seconds import seconds_of_steps
+from suites.shared.delays import Moving, moved_by
+from suites.shared.step import Step, second, seconds_of_steps
 from suites.shared.waiting import end_without, waited
 from suites.stragglers.programs import shared_device as programs
 from suites.stragglers.programs.late import matrix

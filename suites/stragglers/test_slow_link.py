@@ -9,10 +9,9 @@ import torch
 
 from pytest_gpuperf import Context, NcclLog, Ranks
 from suites.shared.bits import wrong_bits
-from suites.shared.delay import Delay
-from suites.shared.moved_clock import DELAYS, moved_by
+from suites.shared.delays import DELAYS, Delay, moved_by
 from suites.shared.places import assert_sum
-from suites.shared.step_seconds import seconds_of_steps
+from suites.shared.step import seconds_of_steps
 from suites.shared.waiting import waited
 from suites.shared.ways import connected
 from suites.stragglers.programs import slow_link as programs

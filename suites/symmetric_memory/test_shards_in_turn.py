@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf import Context, Ranks
-from suites.shared.turns import assert_in_turn
+from suites.shared.noted_calls import assert_in_turn
 from suites.symmetric_memory.programs import shards_in_turn
 
 

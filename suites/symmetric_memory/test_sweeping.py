@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
 from suites.shared.bits import wrong_bits
+from suites.shared.noted_calls import assert_in_turn
 from suites.shared.places import assert_sum
 from suites.shared.strategies import worlds
-from suites.shared.turns import assert_in_turn
 from suites.symmetric_memory.programs import sweeping
 from suites.symmetric_memory.reference import crossover
 

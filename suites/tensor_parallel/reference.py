@@ -13,8 +13,7 @@ import torch
 from torch.nn import functional
 
 from suites.shared.comparison import assert_same
-from suites.shared.given import Given
-from suites.shared.inputs import full_width, integers
+from suites.shared.inputs import Given, full_width, integers
 from suites.shared.references import by_autograd
 from suites.shared.sharding import per_rank
 from suites.shared.step import Tensors

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pytest_gpuperf import Ranks
-from suites.shared.given import Given
-from suites.shared.inputs import integers
+from suites.shared.inputs import Given, integers
 from suites.shared.step import Tensors, each_step, once
 from suites.shared.strategies import seeds
 from suites.tensor_parallel.programs import attention as programs

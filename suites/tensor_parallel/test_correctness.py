@@ -16,8 +16,7 @@ from torch.nn import functional
 
 from pytest_gpuperf import Context, Ranks
 from suites.shared.comparison import assert_same
-from suites.shared.given import Given
-from suites.shared.inputs import full_width
+from suites.shared.inputs import Given, full_width
 from suites.shared.sharding import per_rank, shard
 from suites.shared.step import Step, Tensors, each_step, once
 from suites.shared.strategies import seeds, worlds

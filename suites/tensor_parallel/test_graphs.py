@@ -8,9 +8,8 @@ from torch.func import functional_call
 
 from pytest_gpuperf import Context, Ranks
 from suites.shared.comparison import assert_same
-from suites.shared.graphs import WARM_UPS
 from suites.shared.sharding import per_rank
-from suites.shared.step import Tensors
+from suites.shared.step import WARM_UPS, Tensors
 from suites.tensor_parallel.programs import graphs
 from suites.tensor_parallel.programs.block import BlockShape, whole
 

@@ -10,7 +10,7 @@ from torch.distributed.tensor import Placement, Replicate, Shard
 
 from pytest_gpuperf import Ranks
 from suites.shared.comparison import assert_same
-from suites.shared.given import Given
+from suites.shared.inputs import Given
 from suites.shared.sharding import shard
 from suites.shared.step import each_step, once
 from suites.tensor_parallel.programs import mesh as programs

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
-from suites.shared.given import Given
+from suites.shared.inputs import Given
 from suites.shared.step import Tensors, once
 from suites.tensor_parallel.programs import linear_layers
 from suites.tensor_parallel.programs import micro_pipeline as programs

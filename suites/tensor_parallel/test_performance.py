@@ -10,10 +10,9 @@ import torch.distributed as dist
 
 from pytest_gpuperf import Context, Exchange, Metric, Perf, Ranks, Work
 from suites.shared.comparison import assert_close
-from suites.shared.excerpt import excerpt
-from suites.shared.exchange import of_all_ranks
+from suites.shared.references import of_all_ranks
 from suites.shared.sharding import per_rank
-from suites.shared.step import Tensors
+from suites.shared.step import Tensors, excerpt
 from suites.tensor_parallel.programs import block, micro_pipeline, rows
 from suites.tensor_parallel.programs import collective_matmul as programs
 from suites.tensor_parallel.reference import whole_layer

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pytest_gpuperf import Ranks
+from suites.shared.chances import assert_independent
 from suites.shared.comparison import Results, assert_close, assert_same
-from suites.shared.given import Given
-from suites.shared.masks import assert_independent
+from suites.shared.inputs import Given
 from suites.shared.sharding import per_rank
 from suites.shared.step import Tensors, each_step
 from suites.tensor_parallel.programs import training as programs

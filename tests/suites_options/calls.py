@@ -17,7 +17,7 @@ from typing import Any
 from tests.suites_options.parts import Part, found, parameters
 
 LIBRARIES = ("functools", "torch")
-MADE_BY = {"suites.shared.zero_redundancy.zero_redundancy": "torch.distributed.optim.ZeroRedundancyOptimizer"}
+MADE_BY = {"suites.shared.training.zero_redundancy": "torch.distributed.optim.ZeroRedundancyOptimizer"}
 """Functions of the suites that return a class of a library."""
 
 

@@ -20,8 +20,8 @@ from pytest_gpuperf import Context, Infeasible
 from suites.activations.programs.ahead import offload_ahead
 from suites.activations.programs.lending import lending_forward, lends, peers_plan, storing
 from suites.activations.programs.techniques import Forward, Technique, keep, offload, recompute
-from suites.shared.norms import squared_norm
 from suites.shared.step import Step, Tensors
+from suites.shared.training import squared_norm
 
 LEND = "lend"
 

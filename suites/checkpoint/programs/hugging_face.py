@@ -20,9 +20,9 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from pytest_gpuperf import Context
 from suites.checkpoint.programs.layouts import split_model
 from suites.checkpoint.programs.training import Setup
+from suites.shared.llama import their_name
 from suites.shared.step import Tensors
 from suites.shared.training import Packed
-from suites.shared.transformers_names import their_name
 
 INDEX = "model.safetensors.index.json"
 SHARDS = "sharded"

@@ -11,8 +11,7 @@ import torch.distributed as dist
 from pytest_gpuperf import Context
 from suites.collectives.programs.plain import reduce_op
 from suites.collectives.reference import Collective
-from suites.shared.graphs import captured
-from suites.shared.step import Step
+from suites.shared.step import Step, captured
 
 Parts = list[torch.Tensor]
 

@@ -23,8 +23,7 @@ from suites.context_parallel.programs.attention import (
     ring_attention,
     torch_ring_attention,
 )
-from suites.shared.excerpt import excerpt
-from suites.shared.step import Step, Tensors
+from suites.shared.step import Step, Tensors, excerpt
 
 Kind = Literal["ring", "ring by hand", "all-gather", "Ulysses"]
 

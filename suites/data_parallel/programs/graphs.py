@@ -15,8 +15,7 @@ from torch import nn
 
 from pytest_gpuperf import Context
 from suites.shared.course import Course
-from suites.shared.graphs import captured, warmed_up
-from suites.shared.step import Tensors, gradient_of
+from suites.shared.step import Tensors, captured, gradient_of, warmed_up
 
 # Dyadic, and so are the rates that it is given: they are the same numbers in float32, which the fused kernel reads.
 BETAS, EPS = (0.5, 0.75), 2.0**-10

@@ -18,8 +18,7 @@ from torch.nn import functional
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from pytest_gpuperf import Context
-from suites.shared.excerpt import excerpt
-from suites.shared.step import Step, Tensors, gradient_of
+from suites.shared.step import Step, Tensors, excerpt, gradient_of
 from suites.shared.watchdog import await_watchdog
 
 BATCHES = 3

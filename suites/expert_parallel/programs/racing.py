@@ -15,8 +15,7 @@ from torch import nn
 
 from pytest_gpuperf import Context, Infeasible
 from suites.expert_parallel.programs.exchange import exchanged, lanes
-from suites.shared.excerpt import excerpt
-from suites.shared.step import Step, Tensors, gradient_of
+from suites.shared.step import Step, Tensors, excerpt, gradient_of
 
 Routing = Literal["balanced", "skewed"]
 

@@ -10,7 +10,7 @@ import math
 import torch
 from torch.distributed.tensor import DTensor
 
-from suites.shared.norms import norms
+from suites.shared.training import norms
 
 
 def squared(gradients: list[torch.Tensor], parts: torch.Tensor, of_stage: int) -> torch.Tensor:

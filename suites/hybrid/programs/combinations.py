@@ -35,7 +35,7 @@ from suites.hybrid.programs.training import (
 from suites.shared.course import IGNORED
 from suites.shared.llama import Config, Llama
 from suites.shared.step import Tensors
-from suites.shared.zero_redundancy import zero_redundancy
+from suites.shared.training import zero_redundancy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

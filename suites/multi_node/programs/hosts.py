@@ -18,7 +18,7 @@ import torch.distributed as dist
 from pytest_gpuperf import Context
 from suites.multi_node.programs.levels import Levels
 from suites.shared.bits import digest, fill_with_bits, wrong_bits
-from suites.shared.delay import Delay
+from suites.shared.delays import Delay
 from suites.shared.inputs import integers
 from suites.shared.places import addends, assert_sum
 

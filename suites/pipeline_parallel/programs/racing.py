@@ -21,8 +21,8 @@ from torch.nn import functional
 
 from pytest_gpuperf import Context, Infeasible
 from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE, cannot_run, placed
-from suites.shared.norms import squared_norm
 from suites.shared.step import Step
+from suites.shared.training import squared_norm
 
 X_SEED, TARGET_SEED = 1, 2
 """Added to the model's seed, of the batch; weights begin at 3."""

@@ -27,7 +27,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from pytest_gpuperf import Context
-from suites.shared.given import Given, overwrite
+from suites.shared.inputs import Given, overwrite
 from suites.shared.sharding import local_tensor
 from suites.shared.step import Step, Tensors, gradient_of
 from suites.shared.traffic import Traffic, ring_bytes

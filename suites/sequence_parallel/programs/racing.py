@@ -23,8 +23,7 @@ from suites.sequence_parallel.programs.block import (
     tensor_parallel,
     tokens_of,
 )
-from suites.shared.excerpt import excerpt
-from suites.shared.step import Step, Tensors, gradient_of
+from suites.shared.step import Step, Tensors, excerpt, gradient_of
 
 Parallel = Callable[[Block, DeviceMesh], Block]
 

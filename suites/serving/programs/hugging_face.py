@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from suites.serving.programs.engine import Emitted, Request
-from suites.shared.llama import NORM_EPSILON, ROTARY_BASE, Config, initial_weights
-from suites.shared.transformers_names import their_name
+from suites.shared.llama import NORM_EPSILON, ROTARY_BASE, Config, initial_weights, their_name
 
 PATIENCE = 60.0  # seconds without a token, after which the engine is given up
 POLL = 0.2  # seconds; between two looks whether its thread still runs

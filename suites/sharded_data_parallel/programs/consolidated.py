@@ -12,8 +12,7 @@ from pytest_gpuperf import Context
 from suites.shared.problems import Network, Problem, optimizer_class
 from suites.shared.sharding import parameters_on_device
 from suites.shared.step import Step, Tensors
-from suites.shared.training import Packed, all_steps, batches_on_device, problem_step
-from suites.shared.zero_redundancy import zero_redundancy
+from suites.shared.training import Packed, all_steps, batches_on_device, problem_step, zero_redundancy
 
 BEFORE = 2
 """Steps before the state is brought together; one more comes after it."""

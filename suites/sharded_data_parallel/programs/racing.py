@@ -22,11 +22,10 @@ from pytest_gpuperf import Context
 from suites.sharded_data_parallel.programs.stages import held, local_shard, state_tensors
 from suites.shared.llama import Llama, loss_of
 from suites.shared.llm import Workload
-from suites.shared.norms import squared_norm
 from suites.shared.step import Step
 from suites.shared.traffic import Traffic, sizes
+from suites.shared.training import squared_norm, zero_redundancy
 from suites.shared.watchdog import WATCHDOG_SECONDS
-from suites.shared.zero_redundancy import zero_redundancy
 
 MAX_NORM = 1.0
 LOOKS = 20

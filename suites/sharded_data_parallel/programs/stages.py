@@ -24,8 +24,7 @@ from pytest_gpuperf import Context
 from suites.shared.problems import Network, Problem, optimizer_class, optimizer_for
 from suites.shared.step import Step, Tensors
 from suites.shared.traffic import Traffic, sizes
-from suites.shared.training import Packed, all_steps, batches_on_device, problem_network, problem_step
-from suites.shared.zero_redundancy import zero_redundancy
+from suites.shared.training import Packed, all_steps, batches_on_device, problem_network, problem_step, zero_redundancy
 
 ShardModule = Callable[..., None]
 """Called as ``shard_module(network, **options of fully_shard)``: shards the network in place."""

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context
-from suites.shared.delay import Delay
+from suites.shared.delays import Delay
 from suites.shared.step import Step
 
 WIDTH = 64

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from pytest_gpuperf import Context, NcclLog
 from suites.shared.bits import fill_with_bits
-from suites.shared.delay import Delay
+from suites.shared.delays import Delay
 from suites.shared.places import addends
 from suites.shared.step import Step
 

@@ -14,7 +14,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.nn import functional
 
 from pytest_gpuperf import Context
-from suites.shared.given import Given
+from suites.shared.inputs import Given
 from suites.shared.sharding import parallelized, parameters_on_device
 from suites.shared.step import Step, Tensors
 from suites.tensor_parallel.programs.linear_layers import linear

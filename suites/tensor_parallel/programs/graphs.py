@@ -10,9 +10,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_gpuperf import Context
-from suites.shared.graphs import captured, warmed_up
 from suites.shared.sharding import local_gradient, local_tensor, parallelized
-from suites.shared.step import Tensors
+from suites.shared.step import Tensors, captured, warmed_up
 from suites.tensor_parallel.programs.block import BlockShape, plan, whole
 from suites.tensor_parallel.programs.training import momentum_of
 

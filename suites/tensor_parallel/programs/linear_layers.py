@@ -11,7 +11,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
 from pytest_gpuperf import Context
-from suites.shared.given import Given
+from suites.shared.inputs import Given
 from suites.shared.sharding import parallelized, parameters_on_device
 from suites.shared.step import Step, Tensors
 from suites.tensor_parallel.programs.steps import layer_steps

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Placement, distribute_tensor
 from torch.nn import functional
 
 from pytest_gpuperf import Context
-from suites.shared.given import Given
+from suites.shared.inputs import Given
 from suites.shared.sharding import local_gradient, local_tensor
 from suites.shared.step import Step, Tensors
 

@@ -20,11 +20,10 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 from pytest_gpuperf import Context
-from suites.shared.excerpt import excerpt
-from suites.shared.given import Given
+from suites.shared.inputs import Given
 from suites.shared.peer_memory import prepare_workspace
 from suites.shared.sharding import local_tensor, parallelized, parameters_on_device, shard
-from suites.shared.step import Step, Tensors, gradient_of
+from suites.shared.step import Step, Tensors, excerpt, gradient_of
 from suites.tensor_parallel.programs.linear_layers import Mlp, two_layers
 from suites.tensor_parallel.programs.steps import layer_steps
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pytest_gpuperf import Context
-from suites.shared.given import Given, overwrite
+from suites.shared.inputs import Given, overwrite
 from suites.shared.sharding import local_gradient, local_tensor, shard
 from suites.shared.step import Step, Tensors
 

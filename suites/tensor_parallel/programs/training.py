@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from pytest_gpuperf import Context
-from suites.shared.given import Given, overwrite
+from suites.shared.inputs import Given, overwrite
 from suites.shared.sharding import local_tensor
 from suites.shared.step import Step, Tensors, gradient_of
 from suites.tensor_parallel.programs.linear_layers import split_mlp

@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import functional
 
 from pytest_gpuperf import Context
-from suites.shared.given import overwrite
+from suites.shared.inputs import overwrite
 from suites.shared.sharding import local_gradient, local_tensor, parallelized, parameters_on_device
 from suites.shared.step import Step, Tensors
 from suites.tensor_parallel.programs.linear_layers import linear

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch.nn import functional
 
 from pytest_gpuperf import Context, GiB, Infeasible
-from suites.shared.norms import squared_norm
 from suites.shared.step import Step
+from suites.shared.training import squared_norm
 from suites.zero_infinity.programs.offloading import Home, disk, shard_size
 
 GPU, PINNED, FILES = "GPU", "pinned host", "mapped files"

@@ -1,14 +1,34 @@
-"""Whether ranks turn to different peers at each moment: if all read from one at once, they wait for its links."""
+"""What calls of collectives and of sends are made: in which groups, and to which peers in turn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
+import torch.distributed as dist
 
 from pytest_gpuperf import Context
+
+
+@contextmanager
+def noted_groups(collective: str) -> Iterator[list[Any]]:
+    """Within the block the group of each call of ``torch.distributed``'s collective, in order; runs on ranks."""
+    called: list[Any] = []
+    original = getattr(dist, collective)
+    signature = inspect.signature(original)
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        group = signature.bind(*args, **kwargs).arguments.get("group")
+        called.append(dist.group.WORLD if group is None else group)
+        return original(*args, **kwargs)
+
+    with mock.patch.object(dist, collective, noted):
+        yield called
 
 
 @dataclass(slots=True)

@@ -1,13 +1,26 @@
-"""Whether places are dropped at random: a share of them, and independently of each other."""
+"""Bounds by chance: of a median by order statistics, and of the share of places that are dropped at random."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
+
+ERROR = 0.05
+"""The chance that the median is beyond one of the bounds, at most."""
+
+
+def bounds_of_median(samples: Sequence[float]) -> tuple[float, float]:
+    """Two samples between which the median lies, each side with 95 %; the extremes of fewer than five samples."""
+    ordered, count = sorted(samples), len(samples)
+    skipped, beyond = 0, 1  # of 2**count ways in which the samples lie around the median
+    while (beyond := beyond + math.comb(count, skipped + 1)) / 2**count <= ERROR:
+        skipped += 1
+    return ordered[skipped], ordered[-1 - skipped]
+
 
 FALSE_ALARM = 1e-9
 """How likely a right dropout is to be taken for a wrong one."""

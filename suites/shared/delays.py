@@ -1,8 +1,9 @@
-"""A clock that only some calls move: what a program reports of its time can then be compared exactly."""
+"""A delay on the rank's device, and a clock that only some calls move: times can then be compared exactly."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,34 @@ from unittest import mock
 
 import torch
 
-from suites.shared.delay import Delay
+from pytest_gpuperf import Context
+
+
+class Delay:
+    """Keeps the device busy for so long; on a GPU by cycles, whose rate is measured once."""
+
+    def __init__(self, ctx: Context, seconds: float) -> None:
+        self.seconds = seconds
+        self._cycles = _cycles(seconds) if ctx.device.type == "cuda" else None
+
+    def __call__(self) -> None:
+        if self._cycles is None:
+            time.sleep(self.seconds)
+        else:
+            torch.cuda._sleep(self._cycles)
+
+
+def _cycles(seconds: float) -> int:
+    """GPU cycles of so many seconds, by how long some took."""
+    tried = 20_000_000
+    torch.cuda._sleep(tried)  # the clocks rise first
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    torch.cuda._sleep(tried)
+    end.record()
+    end.synchronize()
+    milliseconds: float = start.elapsed_time(end)
+    return round(tried * seconds / (milliseconds / 1e3))
 
 
 @dataclass(frozen=True, slots=True)

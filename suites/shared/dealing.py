@@ -1,16 +1,16 @@
-"""Some tests begin early with ``--dist worksteal``: a long one that is the last would end long after all others.
-
-Tests whose ranks are their own are among them. Those of a file share what a worker imports for them, for seconds.
-
-There pytest-xdist gives each worker a part of the list, in order, and those that are ready take from the ends of
-others' parts. So what is at the beginning of a part runs first, and on this worker.
-"""
+"""How many examples a drawn test has, and which tests begin early with ``--dist worksteal``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 from typing import TypeVar
+
+import pytest
+
+DEALT = pytest.StashKey[int]()
+"""Of an item that hypothesis draws for; it has none of others."""
+
 
 T = TypeVar("T")
 
