@@ -30,7 +30,19 @@ from dataclasses import asdict, dataclass
 from select import select
 from typing import Any, NoReturn
 
-_PRELOAD = ("torch", "torch.distributed", "numpy.random", "pytest", "_pytest.pytester", "pygments.formatters.terminal")
+_PRELOAD = (
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.debug",
+    "torch.distributed.tensor.parallel",
+    "numpy.random",
+    "pytest",
+    "_pytest.pytester",
+    "pygments.formatters.terminal",
+)
 _FORKABLE = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}  # as the plugin's own forkserver has it
 # What an interpreter or torch reads as it starts. The plugin gives each forkserver a seed of hashes, its ranks have it.
 _READ_AT_START = ("PYTHON", "TORCH", "PYTORCH", "OMP_", "OPENBLAS", "MKL", "KMP", "LD_", "LC_", "LANG", "MALLOC_")

@@ -24,6 +24,8 @@ from pytest_gpuperf.report import results_file
 from tests import fake_gpus
 from tests.whole_run import environment
 
+pytestmark = pytest.mark.usefixtures("fresh_python")
+
 MARK = "TESTS_ACCEPTANCE_FOLDER"
 """A variable that all processes of a run inherit."""
 ONE_TEST = "-k test_every_rank_is_root_once"

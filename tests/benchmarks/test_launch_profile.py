@@ -13,6 +13,8 @@ from benchmarks.launch_profile import main, report, subject
 from benchmarks.launch_profiles.in_ranks import sitecustomize
 from benchmarks.launch_profiles.stacks import DOINGS, FOLDER, IDLE, OWN, Sample, Window, by_test, doing, samples
 
+pytestmark = pytest.mark.usefixtures("fresh_python")
+
 PACKAGE = Path(pytest_gpuperf.__file__).parent
 
 TEST = """

@@ -29,6 +29,8 @@ from benchmarks.mutations import (
 )
 from tests.whole_run import write
 
+pytestmark = pytest.mark.usefixtures("fresh_python")
+
 TEST = """
 import pytest, torch
 import torch.distributed as dist

@@ -11,6 +11,8 @@ import pytest
 from tests.cluster.raylets import Raylets, raylets
 from tests.whole_run import run_pytest
 
+pytestmark = pytest.mark.usefixtures("fresh_python")
+
 SLOW = 300  # seconds; generous, since a machine may be busy
 ONCE = {"RAY_NUM_REDIS_GET_RETRIES": "1"}
 """Ray asks a head that refuses it twenty times, a second apart."""

@@ -9,9 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.listening import listening
 from tests.cluster.raylets import Raylets
 from tests.whole_run import environment, run_pytest, write
+
+pytestmark = pytest.mark.usefixtures("fresh_python")
 
 SLOW = 300  # seconds; generous, since a machine may be busy
 TESTS = """

@@ -10,6 +10,8 @@ from pytest_gpuperf.features.cluster.failures import ClusterError
 from pytest_gpuperf.features.cluster.token import mode_of, warning
 from tests.whole_run import run_pytest
 
+pytestmark = pytest.mark.usefixtures("fresh_python")
+
 CURE = (
     "run `ray get-auth-token --generate` once, copy {default} to every node, and `export RAY_AUTH_MODE=token` before "
     "`ray start`; or, if nobody else reaches the nodes, `export RAY_AUTH_MODE=disabled` before pytest"

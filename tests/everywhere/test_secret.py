@@ -13,6 +13,8 @@ from pytest_gpuperf.features.everywhere.ray_node import command_environment, env
 from pytest_gpuperf.features.everywhere.secret import Secret, SecretError, own_secret, shared_secret
 from tests.everywhere.examples import OPENMPI, SLURM, TORCHRUN
 
+pytestmark = pytest.mark.usefixtures("fresh_python")
+
 
 def place(environ: dict[str, str]) -> Place:
     return find_place(environ, head=None, nodes=None, rank=None)

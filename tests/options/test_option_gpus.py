@@ -215,6 +215,7 @@ def test_perf_tests_come_last_and_by_world_size(tests: pytest.Pytester) -> None:
     assert {"test_b", "test_plain", "test_ranks[2ranks]"} < set(names[:-4])
 
 
+@pytest.mark.usefixtures("fresh_python")
 def test_help_and_tests_without_ranks_do_not_load_torch(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text(

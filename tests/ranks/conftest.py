@@ -31,6 +31,11 @@ def notes(error: BaseException) -> list[str]:
     return getattr(error, "__notes__", [])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _forkservers_are_new(fresh_python: None) -> None:
+    """What these tests look into is the forkserver itself, with what it has imported."""
+
+
 @pytest.fixture(scope="module")
 def client() -> Iterator[ForkserverClient]:
     """A client whose forkserver has no torch; the module's."""

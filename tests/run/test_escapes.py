@@ -14,6 +14,8 @@ import pytest
 from tests.ranks.processes import survivors
 from tests.whole_run import WholeRun, environment, run_pytest, write
 
+pytestmark = pytest.mark.usefixtures("fresh_python")
+
 GONE_WITHIN = 5.0  # seconds from the death of pytest; 0.1 s is usual
 STARTED_WITHIN = 120.0  # seconds; torchrun imports torch
 

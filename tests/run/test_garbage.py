@@ -12,6 +12,8 @@ import pytest
 from pytest_gpuperf.run.garbage import imports_are_spared
 from tests.whole_run import WholeRun, run_pytest
 
+pytestmark = pytest.mark.usefixtures("fresh_python")
+
 
 @pytest.fixture
 def collector() -> Iterator[None]:

@@ -13,6 +13,8 @@ from tests.arms.checkouts import commit
 from tests.ranks.processes import survivors
 from tests.whole_run import environment, run_pytest, write
 
+pytestmark = pytest.mark.usefixtures("fresh_python")
+
 SWALLOWS = """
 import os, signal, time
 try:

@@ -13,6 +13,8 @@ import pytest
 from tests.ranks.processes import alive, survivors
 from tests.whole_run import environment, write
 
+pytestmark = pytest.mark.usefixtures("fresh_python")
+
 GONE_WITHIN = 2.0  # seconds from the death of pytest
 ENDED_WITHIN = 5.0  # seconds from Ctrl-C to pytest's own end
 

@@ -51,7 +51,7 @@ class Fitness(Enum):
 
     FIT = "fit"
     REMARKS = "fit, with remarks"
-    NUMBERS = "fit in its numbers, and nothing else was judged"
+    NUMBERS = "fit, in its numbers: nothing else was judged"
     UNFIT = "unfit"
 
 
