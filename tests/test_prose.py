@@ -129,6 +129,12 @@ def test_messages_use_the_words_of_the_field() -> None:
     assert {path: lines for path, lines in found.items() if lines} == {}
 
 
+def test_the_report_page_uses_the_words_of_the_field() -> None:
+    template = (ROOT / "pytest_gpuperf" / "features" / "page" / "assets" / "page.html.j2").read_text(encoding="utf-8")
+    shown = re.sub(r"\{[{%].*?[}%]\}|<[^>]*>", lambda code: "\n" * code[0].count("\n"), template, flags=re.DOTALL)
+    assert avoided(shown, _WORDS["everywhere"] | _WORDS["messages"]) == []
+
+
 def test_a_word_is_found_with_its_line_and_not_in_code() -> None:
     page = "A run tells.\n\n```\ntells\n```\n`tells` and\nBESIDE [it](beside.md)\n"
     assert avoided(prose(page), {"tell|tells": "show", "beside": "next to"}) == [
