@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 DYNAMO = "torch._dynamo"
 """The module that optimizers, DDP and checkpoints import when they are first used. Only its name is used."""
 
+_MESSAGES = frozenset({"send", "recv", "isend", "irecv"})
+
 COMPILER = "torch._inductor.compile_fx"
 """The module that ``torch.compile`` imports when it first compiles. Only its name is used."""
 
@@ -272,6 +274,31 @@ def store_address(frame: FrameType) -> tuple[Any, Any] | None:
     if code.co_name != "_create_c10d_store" or not code.co_filename.endswith("torch/distributed/rendezvous.py"):
         return None
     return frame.f_locals.get("hostname"), frame.f_locals.get("port")
+
+
+def message_in_passing(frame: FrameType) -> tuple[bool, tuple[int, ...], int] | None:
+    """Whether a thread sends, its peers' global ranks and the bytes, if it is in a send or receive; None if it is not.
+
+    Publicly, nobody can ask. A frame of these functions has variables of these names. A receive without a source may
+    be from any rank of its group.
+
+    Args:
+        frame: the thread's innermost one.
+    """
+    code, variables = frame.f_code, frame.f_locals
+    if code.co_name not in _MESSAGES or not code.co_filename.endswith("torch/distributed/distributed_c10d.py"):
+        return None
+    sends = code.co_name.endswith("send")
+    peer, place = (variables.get(f"{start}{'dst' if sends else 'src'}") for start in ("", "group_"))
+    group = variables.get("group") or default_group()
+    members = () if group is None else group_ranks(group)
+    nbytes = getattr(variables.get("tensor"), "nbytes", 0)
+    if group is None or not members:
+        return sends, (), nbytes
+    if peer is None and place is not None:
+        peer = members[place]
+    others = tuple(member for member in members if member != members[group.rank()])
+    return sends, others if peer is None else (peer,), nbytes
 
 
 def group_ranks(group: ProcessGroup) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from pytest_gpuperf.ranks.collectives import Collective, issued_since, latest
 from pytest_gpuperf.ranks.handling import Handled, handled
 from pytest_gpuperf.ranks.messages import Account, Inquiry
 from pytest_gpuperf.ranks.surroundings import child_processes, is_tqdms
+from pytest_gpuperf.ranks.unpaired import passing
 from pytest_gpuperf.ranks.unserved import sought
 from pytest_gpuperf.torch_internals import (
     default_group,
@@ -95,6 +96,7 @@ class Informant:
             waits=bool(stack) and waits_for_a_collective(stack[0], self._backend),
             threads=any(_is_the_programs(thread, self._main) for thread in threading.enumerate()),
             sought=sought(stack[0]) if stack else "",
+            passing=passing(stack[0]) if stack else None,
             issued=groups_issued(),
             members=group_members(),
             opening=group_being_opened(stack),

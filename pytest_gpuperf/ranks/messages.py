@@ -200,6 +200,16 @@ class Inquiry:
 
 
 @dataclass(frozen=True, slots=True)
+class Passing:
+    """A message that a rank is sending or receiving."""
+
+    sends: bool
+    peers: tuple[int, ...]
+    """Global ranks: the one that it is with, or all that it may be from."""
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """What a rank is doing, and has issued."""
 
@@ -213,6 +223,8 @@ class Account:
     """Whether the program's own threads run."""
     sought: str = ""
     """The address of the store that the main thread waits to reach while nobody listens there."""
+    passing: Passing | None = None
+    """The send or receive that the main thread is in."""
     children: bool = False
     """Whether it has child processes; only in a whole account."""
     issued: tuple[tuple[str, int], ...] = ()

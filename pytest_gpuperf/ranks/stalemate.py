@@ -23,6 +23,7 @@ from pytest_gpuperf.ranks.knots import Knot, in_vain
 from pytest_gpuperf.ranks.messages import Account
 from pytest_gpuperf.ranks.openings import Openings, differing
 from pytest_gpuperf.ranks.unlike import Unlike, first_unlike
+from pytest_gpuperf.ranks.unpaired import Unpaired, unpaired
 from pytest_gpuperf.ranks.unserved import Unserved, unserved
 
 _MOST_SPARED = 4  # times the grace for which ranks are not asked again for what their recorders hold
@@ -89,7 +90,7 @@ def stalemate(accounts: Mapping[int, Account], still: Collection[int], returned:
     return None if first is None else replace(first, waiting=_all_in(first, accounts, returned))
 
 
-Hopeless = Stalemate | Unlike | Knot | Openings | Unserved
+Hopeless = Stalemate | Unlike | Knot | Openings | Unpaired | Unserved
 """Why a run can never end well."""
 
 _Same = tuple[str, int, str]
@@ -193,7 +194,7 @@ def hopeless(accounts: Mapping[int, Account], still: Collection[int], returned: 
 
 
 def _may_wait(account: Account) -> bool:
-    return account.waits or account.threads or account.opening is not None
+    return account.waits or account.threads or account.opening is not None or account.passing is not None
 
 
 class Vigil:
@@ -239,7 +240,9 @@ class Vigil:
         if began >= self._spared_until and any(_may_wait(account) or account.sought for account in suspects):
             whole = self._ask([*waiting, *returned], True)
             still = self._still(whole, returned, began)
-            found = hopeless(whole, still, returned) or unserved(whole, still, waiting)
+            found = (
+                hopeless(whole, still, returned) or unpaired(whole, still, returned) or unserved(whole, still, waiting)
+            )
             if found is not None:
                 return found
             self._doubts = min(max(2 * self._doubts, self._still_for), _MOST_SPARED * self._still_for)
