@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pytest_gpuperf import Context, Ranks
 from suites.hybrid.combination import MESHES, Combination, smallest
 from suites.hybrid.programs import training as programs
-from suites.hybrid.programs.combinations import ValidLoss, combined
+from suites.hybrid.programs.combinations import Features, ValidLoss, combined
 from suites.hybrid.programs.training import Mesh
 from suites.hybrid.reference import DTYPE, MAX_NORMS, STEPS, Case, assert_near, case, one_device
 from suites.shared.course import BEYOND, IGNORED
@@ -182,9 +182,17 @@ def never_waits(one: Combination) -> bool:
         (lambda one: one.schedule == "GPipe", {"pp": 2, "cp": 2}, "shard 2 x pp 2 with GPipe"),
         (lambda one: True, {"pp": 2, "tp": 2}, "shard 4 with nothing besides"),
     ],
+    ids=["axis and feature", "either of two", "two features", "axis", "schedule", "anything"],
 )
 def test_features_that_a_failure_does_not_need(fails: Callable[[Combination], bool], mesh: Mesh, fewest: str) -> None:
     assert str(smallest(Combination(mesh=mesh, schedule="GPipe", zero=2, **ALL), fails)) == fewest
+
+
+@pytest.mark.ranks(4)
+def test_experts_on_other_meshes_are_refused(ranks: Ranks) -> None:
+    given = case({"ep": 2, "tp": 2}, config=CONFIG, length=8, microbatch=1, microbatches=2, seed=1)
+    with pytest.raises(ValueError, match=r"^experts need a mesh of shard and ep, whose ep divides 4, got \{'ep': 2"):
+        ranks.run(combined, **given.arguments, features=Features())
 
 
 def test_a_plainer_mesh_switches_nothing_on() -> None:

@@ -99,12 +99,11 @@ def place_experts(model: Llama, mesh: DeviceMesh, config: Config, seed: int) -> 
     """Replaces each layer's feed-forward by a mixture, with the experts of the rank's place on ``ep``.
 
     Raises:
-        ValueError: the mesh has other axes than ``shard`` and ``ep``, or ``ep`` divides no experts.
+        ValueError: the mesh has other axes than ``shard`` and ``ep``, or ``ep`` does not divide the experts.
     """
-    if mesh.mesh_dim_names != ("shard", "ep"):
-        raise ValueError(f"experts are placed on a mesh of shard x ep, not of {mesh.mesh_dim_names}")
-    if EXPERTS % mesh["ep"].size():
-        raise ValueError(f"ep {mesh['ep'].size()} does not divide {EXPERTS} experts")
+    if mesh.mesh_dim_names != ("shard", "ep") or EXPERTS % mesh["ep"].size():
+        degrees = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
+        raise ValueError(f"experts need a mesh of shard and ep, whose ep divides {EXPERTS}, got {degrees}")
     some = next(model.parameters())
     weights = initial_experts(config, some.dtype, seed)
     for index, layer in model.layers.items():

@@ -122,10 +122,8 @@ class Training(NamedTuple):
     def part(self, batch: torch.Tensor) -> torch.Tensor:
         """The rank's share of tokens or targets of all ranks, sequences x places."""
         degrees = [self.mesh[axis].size() if axis in (self.mesh.mesh_dim_names or ()) else 1 for axis in BATCH_AXES]
-        share = 0
-        for axis, degree in zip(BATCH_AXES, degrees, strict=True):
-            share = share * degree + self.place(axis)
-        mine = batch.chunk(math.prod(degrees))[share]
+        share = self.place("replicate") * degrees[1] + self.place("shard")
+        mine = batch.chunk(math.prod(degrees))[share * degrees[2] + self.place("ep")]
         return mine if self.sequences is None else self.sequences.part(mine, 1)
 
     def place(self, axis: str) -> int:
