@@ -71,6 +71,8 @@ class _Experts(nn.Module):
         """The gradient has the tokens of all ranks of ``ep``; FSDP takes the mean over ``shard`` only."""
         return gradient / self.peers.world_size
 
+    # Rows differ in number at each step, and torch would compile anew for them.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         held = {"first": local(self.first), "second": local(self.second)}
         for value in held.values():
