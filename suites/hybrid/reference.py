@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from suites.hybrid.programs.mixture import CHOICES, initial_experts
 from suites.hybrid.programs.training import BATCH_AXES, LEARNING_RATE, MOMENTUM, Mesh, Trained
 from suites.shared.comparison import assert_close
 from suites.shared.course import BEYOND, IGNORED
@@ -51,7 +52,7 @@ def case(
 ) -> Case:
     """Every sequence is of other tokens: a rank that takes another one's share is found."""
     generator = torch.Generator().manual_seed(seed)
-    sequences = mesh.get("replicate", 1) * mesh.get("shard", 1) * microbatches * microbatch
+    sequences = math.prod(mesh.get(axis, 1) for axis in BATCH_AXES) * microbatches * microbatch
     tokens = torch.randint(config.vocabulary, (STEPS, sequences, length + 1), generator=generator)
     batches = [(step[:, :-1].contiguous(), step[:, 1:].contiguous()) for step in tokens]
     return Case(mesh, config, batches, seed, microbatches, schedule)
@@ -104,10 +105,35 @@ def predicted(weights: Tensors, config: Config, tokens: torch.Tensor) -> torch.T
         mixed = scores / scores.sum(-1, keepdim=True) @ value
         x = x + mixed.permute(0, 2, 1, 3).reshape(x.shape) @ weights[f"{names[0]}.output.weight"].T
         inner = normed(x, f"{names[1]}_norm")
+        if f"{names[1]}.gate" in weights:
+            x = x + through_experts(weights, names[1], inner)
+            continue
         gate, up = (inner @ weights[f"{names[1]}.{part}.weight"].T for part in ("gate", "up"))
         x = x + gate / (1 + (-gate).exp()) * up @ weights[f"{names[1]}.down.weight"].T
     logits = normed(x, "norm") @ weights["head.weight"].T
     return logits - logits.logsumexp(-1, keepdim=True)
+
+
+def through_experts(weights: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
+    """Every token goes through every expert, and counts where it has chosen one.
+
+    Float32 may choose another expert if two scores are nearly equal. The bound is wider then.
+    """
+    scores = x @ weights[f"{name}.gate"].T
+    chosen = torch.zeros_like(scores).scatter(-1, scores.topk(CHOICES).indices, 1.0)
+    shares = scores.exp() * chosen
+    hidden = torch.einsum("bsd,ehd->bseh", x, weights[f"{name}.experts.first"]).clamp(min=0)
+    each = torch.einsum("bseh,edh->bsed", hidden, weights[f"{name}.experts.second"])
+    return (shares / shares.sum(-1, keepdim=True))[..., None].mul(each).sum(2)
+
+
+def weights_of(given_case: Case, dtype: torch.dtype) -> Tensors:
+    """What training begins with; on the axis ``ep`` experts in place of each feed-forward."""
+    weights = initial_weights(given_case.config, dtype, given_case.seed)
+    if "ep" not in given_case.mesh:
+        return weights
+    dense = {name: value for name, value in weights.items() if ".feed_forward." not in name}
+    return dense | initial_experts(given_case.config, dtype, given_case.seed)
 
 
 def trained_alone(
@@ -120,7 +146,7 @@ def trained_alone(
     Raises:
         AssertionError: a step clips nothing that it should, or something that it should not.
     """
-    weights = initial_weights(given_case.config, dtype, given_case.seed)
+    weights = weights_of(given_case, dtype)
     velocity = {name: torch.zeros_like(value) for name, value in weights.items()}
     losses: list[torch.Tensor] = []
     norms: list[torch.Tensor] = []

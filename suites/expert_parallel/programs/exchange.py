@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,28 @@ from suites.expert_parallel.programs.layer import chosen_by
 
 Lanes = Sequence[torch.cuda.Stream | None]
 """A stream for each chunk; None: the current one, as on CPUs."""
+
+
+class Peers(Protocol):
+    """The ranks that share the experts, as one of them sees them: all ranks of a context, or some."""
+
+    @property
+    def world_size(self) -> int:
+        """How many they are."""
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """Their group."""
+
+    @property
+    def device(self) -> torch.device:
+        """The rank's device."""
+
+
+class Held(Protocol):
+    """The rank's experts: ``first`` and ``second``."""
+
+    def __getitem__(self, name: str, /) -> torch.Tensor: ...
 
 
 def lanes(ctx: Context, chunks: int) -> Lanes:
@@ -58,8 +80,8 @@ def places(chosen: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tens
 
 
 def exchanged(
-    ctx: Context,
-    parameters: nn.ParameterDict,
+    ctx: Peers,
+    parameters: Held,
     x: torch.Tensor,
     weights: torch.Tensor,
     chosen: torch.Tensor,
@@ -71,7 +93,7 @@ def exchanged(
     """The weighted sum of what the chosen experts make of each of the rank's tokens.
 
     Args:
-        ctx: the rank's context.
+        ctx: the rank's context, or the ranks that share the experts.
         parameters: ``first`` and ``second`` of the rank's experts.
         x: T x D.
         weights: T x k.
@@ -128,14 +150,14 @@ def _taken(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return torch.cat([rows, rows.new_zeros(1, rows.shape[1])]).index_select(0, index)
 
 
-def _padded_splits(ctx: Context, experts: int, capacity: int, chunks: int) -> Splits:
+def _padded_splits(ctx: Peers, experts: int, capacity: int, chunks: int) -> Splits:
     width, local = -(-capacity // chunks), experts // ctx.world_size
     rows = [max(0, min(width, capacity - chunk * width)) for chunk in range(chunks)]
     both = [[[count] * local for _ in range(ctx.world_size)] for count in rows]
     return Splits(both, both)
 
 
-def _exact_splits(ctx: Context, held: torch.Tensor) -> Splits:
+def _exact_splits(ctx: Peers, held: torch.Tensor) -> Splits:
     """Tells each rank what it will receive; ``held`` has the rows of each chunk and expert."""
     sends = held.view(len(held), ctx.world_size, -1).transpose(0, 1).contiguous()
     receives = torch.empty_like(sends)
@@ -146,7 +168,7 @@ def _exact_splits(ctx: Context, held: torch.Tensor) -> Splits:
 
 
 def _through_experts(
-    ctx: Context, parameters: nn.ParameterDict, rows: torch.Tensor, splits: Splits, lanes: Lanes, padded: bool
+    ctx: Peers, parameters: Held, rows: torch.Tensor, splits: Splits, lanes: Lanes, padded: bool
 ) -> torch.Tensor:
     """All rows there and back, in their order. Every chunk sets out before the first is computed."""
     main = torch.cuda.current_stream() if ctx.device.type == "cuda" else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from pytest_gpuperf import Context
+from suites.hybrid.programs.mixture import place_experts, shard_experts
 from suites.hybrid.programs.training import (
     BATCH_AXES,
     LEARNING_RATE,
@@ -49,8 +51,9 @@ class Features:
     zero: int = 3
     """The stage of ZeRO: 1 shards the optimizer's state, 2 the gradients too, 3 the parameters too, and 0 nothing.
 
-    Of 1 and 0 ranks reduce by DistributedDataParallel. It takes no tensors that are split over ``tp``, and torch 2.13
-    fails if a stage of a pipeline is one: it runs a stage once to see shapes, and DDP counts its parameters twice.
+    Of 1 and 0 ranks reduce by DistributedDataParallel. It takes no tensors that are split over ``tp`` or ``ep``, and
+    torch 2.13 fails if a stage of a pipeline is one: it runs a stage once to see shapes, and DDP counts its parameters
+    twice.
     """
     accumulate: bool = False
     """Whether a rank's sequences go one after the other; of a pipeline, they do anyway."""
@@ -74,17 +77,22 @@ class _Sharing:
     """What ranks share of a stage: its parameters and gradients, or its optimizer's state, or nothing."""
 
     features: Features
+    config: Config
+    seed: int
     group: dist.ProcessGroup | None = None
     """The ranks with the same parameters, if each of them has all."""
 
     def split(self, model: Llama, mesh: DeviceMesh) -> nn.Module | None:
-        """Splits a stage, whose layers recompute and are traced first."""
+        """Splits a stage, whose layers get their experts, recompute and are traced first."""
+        if "ep" in (mesh.mesh_dim_names or ()):
+            place_experts(model, mesh, self.config, self.seed)
         for layer in model.layers.values():
             if self.features.recompute:
                 layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
             if self.features.compiled:
                 layer.compile(backend="aot_eager")
         if self.features.zero > 1:
+            shard_experts(model, mesh, reshard=self.features.zero == 3)
             split_model(model, mesh, reshard=self.features.zero == 3)
             return None
         axes = tuple(axis for axis in (*BATCH_AXES, "cp") if axis in (mesh.mesh_dim_names or ()))
@@ -102,7 +110,7 @@ class _Sharing:
 
 def replicates(mesh: Mesh) -> bool:
     """Whether stages 0 and 1 of ZeRO are possible on a mesh."""
-    return not {"tp", "pp"} & {*mesh} and any(axis in mesh for axis in (*BATCH_AXES, "cp"))
+    return not {"tp", "pp", "ep"} & {*mesh} and any(axis in mesh for axis in (*BATCH_AXES, "cp"))
 
 
 def combined(
@@ -122,7 +130,7 @@ def combined(
 
     Args:
         ctx: the rank's context.
-        mesh: axes and degrees.
+        mesh: axes and degrees; with ``ep`` each layer has experts in place of its feed-forward.
         config: the model's sizes.
         batches: tokens and targets of each step, for all ranks; ``IGNORED`` is no target.
         max_norms: for each step the norm that all gradients together are clipped to.
@@ -132,7 +140,7 @@ def combined(
         seed: of the weights.
         dtype: of the weights.
     """
-    loss, sharing = ValidLoss(), _Sharing(features)
+    loss, sharing = ValidLoss(), _Sharing(features, config, seed)
     rank = training(
         ctx,
         mesh=mesh,
@@ -145,7 +153,7 @@ def combined(
         optimize=sharing.optimizer,
         loss=loss,
     )
-    shares = mesh.get("replicate", 1) * mesh.get("shard", 1) * mesh.get("cp", 1)
+    shares = math.prod(mesh.get(axis, 1) for axis in (*BATCH_AXES, "cp"))
     norms: list[float] = []
     first: Tensors = {}
     for (tokens, target), max_norm in zip(batches, max_norms, strict=True):

@@ -3,7 +3,8 @@
 A mesh is a dictionary of axis and degree, outermost first. The axes that programs know:
 ``replicate`` and ``shard``, over which the batch is split: fully sharded data parallelism over ``shard``, and
 copies of it (hybrid sharding) over ``replicate``; ``cp``, over which sequences are split, and parameters are sharded as
-over ``shard``; ``pp``, pipeline stages; ``tp``, tensors of each layer.
+over ``shard``; ``ep``, over which the batch is split too, and parameters are sharded as over ``shard``, all but the
+experts of layers that have some; ``pp``, pipeline stages; ``tp``, tensors of each layer.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from suites.shared.llama import Config, Llama, LlamaAttention, load_initial_weig
 from suites.shared.step import Tensors
 from suites.shared.traffic import Traffic
 
-AXES = ("replicate", "shard", "cp", "pp", "tp")
-BATCH_AXES = ("replicate", "shard")
+AXES = ("replicate", "shard", "cp", "ep", "pp", "tp")
+BATCH_AXES = ("replicate", "shard", "ep")
 SCHEDULES: dict[str, Any] = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
 
 # Momentum, so that a second step tells whether the optimizer's state is right; unlike Adam's it is a linear
@@ -95,8 +96,9 @@ def split_model(model: Llama, mesh: DeviceMesh, plan: Plan | None = None, *, res
             parallelize_module(model.head, tensors, ColwiseParallel(output_layouts=Replicate()))
     batch_axes = tuple(axis for axis in BATCH_AXES if axis in names)
     if batch_axes or "cp" in names:
-        # One axis shards; of two the first replicates, which is hybrid sharding. With cp both shard, as one.
-        together = mesh["shard", "cp"]._flatten() if {"shard", "cp"} <= {*names} else mesh[batch_axes or "cp"]
+        # One axis shards; of two the first replicates, which is hybrid sharding. With cp or ep both shard, as one.
+        sharding = tuple(axis for axis in ("shard", "cp", "ep") if axis in names)
+        together = mesh[sharding]._flatten() if len(sharding) > 1 else mesh[batch_axes or "cp"]
         for layer in model.layers.values():
             fully_shard(layer, mesh=together, reshard_after_forward=reshard)
         fully_shard(model, mesh=together, reshard_after_forward=reshard)
@@ -121,7 +123,7 @@ class Training(NamedTuple):
         """The rank's share of tokens or targets of all ranks, sequences x places."""
         degrees = [self.mesh[axis].size() if axis in (self.mesh.mesh_dim_names or ()) else 1 for axis in BATCH_AXES]
         share = self.place("replicate") * degrees[1] + self.place("shard")
-        mine = batch.chunk(math.prod(degrees))[share]
+        mine = batch.chunk(math.prod(degrees))[share * degrees[2] + self.place("ep")]
         return mine if self.sequences is None else self.sequences.part(mine, 1)
 
     def place(self, axis: str) -> int:
