@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn import functional
 
 from suites.hybrid.programs.mixture import CHOICES, initial_experts
 from suites.hybrid.programs.training import BATCH_AXES, LEARNING_RATE, MOMENTUM, Mesh, Trained
@@ -120,7 +121,7 @@ def through_experts(weights: Tensors, name: str, x: torch.Tensor) -> torch.Tenso
     Float32 may choose another expert if two scores are nearly equal. The bound is wider then.
     """
     scores = x @ weights[f"{name}.gate"].T
-    chosen = torch.zeros_like(scores).scatter(-1, scores.topk(CHOICES).indices, 1.0)
+    chosen = functional.one_hot(scores.topk(CHOICES).indices, scores.shape[-1]).sum(-2)
     shares = scores.exp() * chosen
     hidden = torch.einsum("bsd,ehd->bseh", x, weights[f"{name}.experts.first"]).clamp(min=0)
     each = torch.einsum("bseh,edh->bsed", hidden, weights[f"{name}.experts.second"])

@@ -16,8 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
-from suites.hybrid.combination import MESHES, Combination, smallest
 from suites.hybrid.programs import training as programs
+from suites.hybrid.programs.combination import MESHES, Combination, smallest
 from suites.hybrid.programs.combinations import Features, ValidLoss, combined
 from suites.hybrid.programs.training import Mesh
 from suites.hybrid.reference import DTYPE, MAX_NORMS, STEPS, Case, assert_near, case, one_device
