@@ -29,6 +29,7 @@ from suites.expert_parallel.reference import (
     fixed,
 )
 from suites.shared.comparison import assert_within
+from suites.shared.experts import GATES
 from suites.shared.step import each_step, once, second
 from suites.shared.strategies import seeds, worlds
 
@@ -152,7 +153,7 @@ def gather_all(
     tokens = all_gather_tensor_autograd(x, 0, ctx.group)
     scores = tokens @ parameters["gate"].T
     ranked, by_score = scores.sort(dim=-1, descending=True, stable=True)
-    weights = torch.zeros_like(scores).scatter(1, by_score[:, :k], programs.GATES[gate](ranked[:, :k]))
+    weights = torch.zeros_like(scores).scatter(1, by_score[:, :k], GATES[gate](ranked[:, :k]))
     hidden = torch.einsum("td,ehd->teh", tokens, parameters["first"]).relu()
     mine = weights.chunk(ctx.world_size, dim=1)[ctx.rank]
     output: torch.Tensor = reduce_scatter_tensor_autograd(
@@ -162,7 +163,7 @@ def gather_all(
 
 
 @pytest.mark.ranks(2, 4)
-@pytest.mark.parametrize("gate", programs.GATES)
+@pytest.mark.parametrize("gate", GATES)
 def test_your_own_layer(ranks: Ranks, gate: str) -> None:
     given = fixed(ranks, gate=gate, capacity=TOKENS)  # room for all: this one drops nothing
     assert_dense(ranks.run(once, programs.train, **given, layer=gather_all), given)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
 from suites.expert_parallel.programs import layer as programs
-from suites.expert_parallel.programs.exchange import exchanging_layer, places
+from suites.expert_parallel.programs.exchange import exchanging_layer
 from suites.expert_parallel.reference import CHOICES, HIDDEN, TOKENS, WIDTH, Arguments, arguments, assert_dense, fixed
+from suites.shared.experts import expert_places
 from suites.shared.step import each_step, once
 from suites.shared.strategies import seeds, worlds
 from suites.shared.traffic import messages_of
@@ -98,6 +99,6 @@ def test_padded_splits_send_every_place_and_no_counts(ranks: Ranks, chunks: int)
 
 def test_places_are_given_by_choice_and_then_by_token() -> None:
     chosen = torch.tensor([[1, 0], [0, 1], [1, 2]])
-    place, counts = places(chosen, 4)
+    place, counts = expert_places(chosen, 4)
     assert place.tolist() == [[0, 1], [0, 2], [1, 0]]
     assert counts.tolist() == [2, 3, 1, 0]

@@ -10,7 +10,7 @@ section 2.2, where a rank is a group).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from torch import nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 
 from pytest_gpuperf import Context
+from suites.shared.experts import chosen_by
 from suites.shared.step import Step, Tensors, gradient_of
 
 LEARNING_RATE = 1.0  # keeps whole numbers whole
@@ -47,22 +48,6 @@ class Weights:
         own = slice(ctx.rank * experts // ctx.world_size, (ctx.rank + 1) * experts // ctx.world_size)
         shards = {"gate": self.gate, "first": self.first[own], "second": self.second[own]}
         return nn.ParameterDict({name: nn.Parameter(value.to(ctx.device).clone()) for name, value in shards.items()})
-
-
-def softmax_of_chosen(scores: torch.Tensor) -> torch.Tensor:
-    """Mixtral's gate (arXiv 2401.04088, section 2.1): softmax over the scores of the chosen experts."""
-    return scores.softmax(dim=-1)
-
-
-def scores_themselves(scores: torch.Tensor) -> torch.Tensor:
-    """No function at all: whole numbers stay whole, and results are exact."""
-    return scores
-
-
-GATES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "softmax": softmax_of_chosen,
-    "scores": scores_themselves,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,29 +125,6 @@ def expert_parallel(
     returned = dispatched(ctx, parameters, x[routing.token], routing.per_expert)
     weighted = returned * weights[routing.token, routing.choice].unsqueeze(-1)
     return torch.zeros_like(x, dtype=weighted.dtype).index_add(0, routing.token, weighted).to(x.dtype)
-
-
-def chosen_by(
-    parameter: torch.Tensor, x: torch.Tensor, *, k: int, capacity: int, gate: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gate: for each token the weights of the experts that it goes to, and their numbers, both T x k.
-
-    Weights of 16-bit tokens are in float32: in bfloat16 a score of 20 is off by up to 0.06, and its weight by 6 %.
-
-    Raises:
-        ValueError: k is no number of experts, or no token fits.
-    """
-    experts = len(parameter)
-    if not 1 <= k <= experts:
-        raise ValueError(f"a token goes to 1 to {experts} of {experts} experts, got k = {k}")
-    if capacity < 1:
-        raise ValueError(f"an expert's capacity must be 1 or more, got {capacity}")
-    exact = torch.promote_types(x.dtype, torch.float32)
-    scores = nn.functional.linear(x.to(exact), parameter.to(exact))
-    # Not topk, which leaves open which of equal scores comes first: the lower expert does, on every device.
-    ranked, by_score = scores.sort(dim=-1, descending=True, stable=True)
-    weights, chosen = GATES[gate](ranked[:, :k]), by_score[:, :k]
-    return weights, chosen
 
 
 def reduce_replicated(ctx: Context, parameters: nn.ParameterDict) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pytest_gpuperf import Context, Infeasible
-from suites.expert_parallel.programs.exchange import exchanged, lanes
+from suites.shared.experts import expert_exchange, lanes
 from suites.shared.step import Step, Tensors, excerpt, gradient_of
 
 Routing = Literal["balanced", "skewed"]
@@ -132,7 +132,7 @@ def train(ctx: Context, *, sizes: Sizes, routing: Routing, padded: bool, chunks:
         x, weights = (tensor.detach().requires_grad_() for tensor in (batch.x, batch.weights))
         for parameter in parameters.values():
             parameter.grad = None
-        output = exchanged(
+        output = expert_exchange(
             ctx,
             parameters,
             x,

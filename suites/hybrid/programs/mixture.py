@@ -1,7 +1,7 @@
 """Mixtures of experts in place of a Llama's feed-forward layers: the axis ``ep`` splits the experts.
 
 The gate is sharded over all ranks, like the dense layers. The ranks along ``shard`` have the same experts, which are
-sharded over them. Tokens travel by the exchange of ``suites.expert_parallel``. No token is dropped: how many an
+sharded over them. Tokens travel by ``suites.shared.experts``. No token is dropped: how many an
 expert drops would depend on the mesh.
 """
 
@@ -17,9 +17,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
-from suites.expert_parallel.programs.exchange import exchanged
-from suites.expert_parallel.programs.layer import chosen_by
 from suites.hybrid.programs.clipping import local
+from suites.shared.experts import chosen_by, expert_exchange
 from suites.shared.llama import Config, Llama
 from suites.shared.step import Tensors
 
@@ -78,7 +77,7 @@ class _Experts(nn.Module):
         for value in held.values():
             if value.requires_grad:
                 value.register_hook(self._mean)
-        return exchanged(self.peers, held, x, weights, chosen, capacity=len(x), padded=False, lanes=[None])
+        return expert_exchange(self.peers, held, x, weights, chosen, capacity=len(x), padded=False, lanes=[None])
 
 
 class _Mixture(nn.Module):
