@@ -1,17 +1,18 @@
 """How many faults in communication tests notice, by kind, and what a fault costs.
 
-    python benchmarks/mutation_coverage.py tests PATH ... [--seconds N] [--json FILE]
+    python benchmarks/mutation_coverage.py tests PATH ... [--seconds N] [--gpus N] [--json FILE]
     python benchmarks/mutation_coverage.py programs FOLDER [--view all|first|rank0] [--json FILE]
-    python benchmarks/mutation_coverage.py groups [--copies N] [--json FILE]
+    python benchmarks/mutation_coverage.py groups [--copies N] [--gpus N] [--json FILE]
 
-``tests`` runs test files with ``--mutate`` on CPUs, drawn tests with five examples that are the same each time.
+``tests`` runs test files with ``--mutate`` on CPUs, or on GPUs with ``--gpus N``. Drawn tests have five examples, which
+are the same each time.
 ``programs`` runs the programs of a folder, each with the test that a user would write: all outputs on all ranks equal
 those of one process. ``first`` compares only the first output, ``rank0`` all of rank 0 only: weaker tests show which
 kinds find something that others do not. A file ``NN_name.py`` of the folder has ``WORLD``, ``LAYOUT``, ``reference()``
 and ``program(ctx, wrong)``; ``check.py`` there has ``load`` and ``compare``, which cuts a reference for each rank.
 
-``groups`` makes faults in asynchronous collectives on two groups that the ranks issue in different orders, and fails if
-one of them hangs.
+``groups`` makes faults in asynchronous collectives on two groups that the ranks issue in different orders (in one order
+on GPUs, where NCCL asks for it), and fails if one of them hangs.
 
 *alone* counts unnoticed faults of a kind at sites whose other faults are all noticed.
 """
@@ -83,7 +84,7 @@ import torch
 import torch.distributed as dist
 
 
-@pytest.mark.ranks(2, device="cpu")
+@pytest.mark.ranks(2)
 def test(ranks):
     assert ranks.run(program) == [EXPECTED[0], EXPECTED[1]]
 
@@ -92,11 +93,11 @@ def program(ctx):
     groups = dist.new_group([0, 1]), dist.new_group([0, 1])
     found = []
     for issue in ISSUED:
-        order = (1, 0) if ctx.rank else (0, 1)
+        order = (1, 0) if ctx.rank and ctx.backend == "gloo" else (0, 1)
         works, outs = [], [None, None]
         for which in order:
-            x = torch.arange(1.0, 5.0) * (1 + ctx.rank) + which
-            outs[which] = torch.zeros(8)
+            x = torch.arange(1.0, 5.0, device=ctx.device) * (1 + ctx.rank) + which
+            outs[which] = torch.zeros(8, device=ctx.device)
             works.append(issue(x, outs[which], groups[which]))
         for work in works:
             work.wait()
@@ -129,7 +130,10 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the results of pytest")
     parser.add_argument("-k", default="", metavar="EXPRESSION", help="as pytest has it")
     parser.add_argument("--copies", type=int, default=6, help="of groups: how often each collective is issued")
+    parser.add_argument("--gpus", type=int, default=0, help="of tests and groups: run on as many GPUs, with NCCL")
     options = parser.parse_args()
+    if options.what == "programs" and options.gpus:
+        parser.error("programs run on CPUs: leave out --gpus")
     if options.what != "groups" and not options.paths:
         parser.error(f"{options.what} needs a path")
     with tempfile.TemporaryDirectory() as name:
@@ -149,6 +153,7 @@ def main() -> int:
             where, paths = ROOT, [*map(str, options.paths), *quick]
             env = {}
         paths += ["-k", options.k] if options.k else []
+        paths += [f"--gpus={options.gpus}"]
         limit = f"--mutate={options.seconds:g}" if options.seconds else "--mutate"
         ran = _run([*paths, f"--gpuperf-json={results}", limit], where, {**env, "ROUNDS": "1"})
         found = json.loads(results.read_text())["features"]["mutating"]

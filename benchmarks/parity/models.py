@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # as everybody calls it
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.parity.regions import Copy, Reduce
 from pytest_gpuperf import Context, watch
@@ -18,6 +19,7 @@ from pytest_gpuperf.features.parity.records import Trace
 
 WIDTH, VOCABULARY, HEADS = 32, 48, 4
 BATCH, LENGTH = 8, 12
+CPU = torch.device("cpu")
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -41,6 +43,10 @@ class Setup:
     split_sums: bool = False
     uneven: bool = False
     padded: bool = False
+    flash: bool = False
+    """Whether attention runs in flash attention's kernel, on ranks that have GPUs."""
+    tf32: bool = False
+    """Whether products of float32 run in TF32, on ranks that have GPUs."""
     by_names: bool = False
     """Whether both sides return tensors by name, without ``watch``."""
 
@@ -214,7 +220,7 @@ def build(setup: Setup, seed: int) -> nn.Module:
     return kinds[setup.model]().to(setup.dtype)
 
 
-def batches(setup: Setup, seed: int) -> list[Batch]:
+def batches(setup: Setup, seed: int, device: torch.device = CPU) -> list[Batch]:
     """Inputs and targets of each step; targets of padding are -100."""
     g = torch.Generator().manual_seed(seed)
     size = BATCH - 1 if setup.uneven else BATCH
@@ -228,7 +234,7 @@ def batches(setup: Setup, seed: int) -> list[Batch]:
         if setup.padded:
             lengths = torch.randint(2, LENGTH + 1, (size, 1), generator=g)
             y = y.masked_fill(torch.arange(LENGTH) >= lengths, -100)
-        found.append((x, y))
+        found.append((x.to(device), y.to(device)))
     return found
 
 
@@ -322,11 +328,11 @@ def ring(rank: int, world: int) -> Callable[[torch.Tensor, torch.Tensor, torch.T
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         length, scale = q.shape[2], q.shape[-1] ** -0.5
-        mine = torch.arange(rank * length, (rank + 1) * length)[:, None]
-        out = lse = torch.zeros(())
+        mine = torch.arange(rank * length, (rank + 1) * length, device=q.device)[:, None]
+        out = lse = torch.zeros((), device=q.device)
         for turn in range(world):
             owner = (rank - turn) % world
-            theirs = torch.arange(owner * length, (owner + 1) * length)[None]
+            theirs = torch.arange(owner * length, (owner + 1) * length, device=q.device)[None]
             scores = ((q @ k.transpose(-1, -2)) * scale).masked_fill(theirs > mine, -1e30)
             more, more_lse = scores.softmax(-1) @ v, scores.logsumexp(-1, keepdim=True)
             if turn == 0:
@@ -345,9 +351,15 @@ def ring(rank: int, world: int) -> Callable[[torch.Tensor, torch.Tensor, torch.T
 def program(ctx: Context, setup: Setup, seed: int) -> Trace | dict[str, torch.Tensor]:
     """Trains on ranks what ``reference`` trains on one device."""
     torch.set_num_threads(1)
-    if setup.parallel == "pipeline":
-        return _pipeline(ctx, setup, seed)
-    model = build(setup, seed)
+    if setup.tf32:
+        torch.set_float32_matmul_precision("high")
+    flash = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if setup.flash else contextlib.nullcontext()
+    with flash:
+        return _pipeline(ctx, setup, seed) if setup.parallel == "pipeline" else _trained(ctx, setup, seed)
+
+
+def _trained(ctx: Context, setup: Setup, seed: int) -> Trace | dict[str, torch.Tensor]:
+    model = build(setup, seed).to(ctx.device)
     if setup.split_sums:
         for module in model.modules():
             if type(module) is nn.Linear:
@@ -361,7 +373,7 @@ def program(ctx: Context, setup: Setup, seed: int) -> Trace | dict[str, torch.Te
     optimizer = _optimizer(setup, called, model)
     losses = []
     with watch(model, optimizer, activations=not setup.compiled) as trace:
-        for x, y in batches(setup, seed):
+        for x, y in batches(setup, seed, ctx.device):
             optimizer.zero_grad()
             count = (y != -100).sum()
             mine = x.chunk(shards, dim)[place], y.chunk(shards, dim)[place]
@@ -379,7 +391,7 @@ def _backward(
 ) -> torch.Tensor:
     """The backward pass of this rank's share, in microbatches; the loss of all shares."""
     x, y = mine
-    total = torch.zeros((), dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64, device=x.device)
     averaged = setup.parallel in ("ddp", "zero", "fsdp", "hsdp", "fsdp_tp")
     pieces = list(zip(x.chunk(setup.microbatches), y.chunk(setup.microbatches), strict=True))
     for index, (a, b) in enumerate(pieces):
@@ -387,7 +399,7 @@ def _backward(
         if setup.parallel == "fsdp" and setup.microbatches > 1:
             model.set_requires_gradient_sync(last)  # type: ignore[operator]
         waits = setup.parallel == "ddp" and not last and not setup.compiled
-        cast = torch.autocast("cpu", torch.bfloat16) if setup.autocast else contextlib.nullcontext()
+        cast = torch.autocast(x.device.type, torch.bfloat16) if setup.autocast else contextlib.nullcontext()
         with called.no_sync() if waits else contextlib.nullcontext():  # type: ignore[operator]
             with cast:
                 out = called(a)
@@ -521,7 +533,7 @@ def _add_gradients(model: nn.Module) -> None:
 def _pipeline(ctx: Context, setup: Setup, seed: int) -> Trace:
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-    model = build(setup, seed)
+    model = build(setup, seed).to(ctx.device)
     assert isinstance(model, Language)
     first, last = ctx.rank == 0, ctx.rank == ctx.world_size - 1
     model.blocks = nn.ModuleDict({str(ctx.rank): model.blocks[str(ctx.rank)]})
@@ -534,7 +546,7 @@ def _pipeline(ctx: Context, setup: Setup, seed: int) -> Trace:
     kind = ScheduleGPipe if setup.clip < 0 else Schedule1F1B
     schedule = kind(stage, setup.microbatches, loss_fn=loss_of)
     with watch(model, optimizer) as trace:
-        for x, y in batches(setup, seed):
+        for x, y in batches(setup, seed, ctx.device):
             optimizer.zero_grad()
             target: dict[str, Any] = {"target": y} if last else {}
             schedule.step(*([x] if first else []), **target)

@@ -3,6 +3,8 @@
     pytest benchmarks/parity/sweep.py -q                      # every configuration with 2 seeds
     PARITY_SEEDS=0:13 PARITY_RESULTS=out.jsonl pytest ...     # seeds 0 to 12; a line of JSON for each run
 
+    pytest benchmarks/parity/sweep.py --gpus 2 -q             # those on 2 ranks, and those that need GPUs
+
 A test fails if the right program is accused. The lines have the slack and the seconds of each run.
 """
 
@@ -99,10 +101,29 @@ SETUPS: dict[str, Setup] = {
     "zero deep adamw 2": replace(_MLP, model="deep", parallel="zero", optimizer="adamw"),
 }
 
+# Precisions and kernels that only GPUs have.
+ON_GPUS: dict[str, Setup] = {
+    "ddp tf32 mlp sgd 3": replace(_MLP, steps=3, tf32=True),
+    "ddp tf32 language adamw 3": replace(_LM, steps=3, optimizer="adamw", tf32=True),
+    "ddp tf32 conv momentum 3": replace(_MLP, model="conv", steps=3, optimizer="momentum", tf32=True),
+    "fsdp tf32 deep adamw 3": replace(_MLP, model="deep", parallel="fsdp", steps=3, optimizer="adamw", tf32=True),
+    "tp tf32 language sgd 3": replace(_LM, parallel="tp", steps=3, tf32=True),
+    "ddp flash bf16 language sgd 3": replace(_LM, steps=3, dtype=torch.bfloat16, flash=True),
+    "ddp flash bf16 language adamw 2": replace(_LM, optimizer="adamw", dtype=torch.bfloat16, flash=True),
+    "ddp flash autocast language adamw 3": replace(_LM, steps=3, optimizer="adamw", autocast=True, flash=True),
+    "fsdp flash mixed language adamw 3": replace(
+        _LM, parallel="fsdp", steps=3, optimizer="adamw", mixed=True, flash=True
+    ),
+    "fsdp flash mixed language sgd 2": replace(_LM, parallel="fsdp", mixed=True, flash=True),
+    "tp flash bf16 language adamw 2": replace(_LM, parallel="tp", optimizer="adamw", dtype=torch.bfloat16, flash=True),
+    "sp flash bf16 language sgd 2": replace(_LM, parallel="sp", dtype=torch.bfloat16, flash=True),
+}
+
 
 def _check(parity: Parity, name: str, seed: int) -> None:
-    setup = replace(SETUPS[name], clip=max(0.0, SETUPS[name].clip))
-    report = parity.report(lambda: reference(setup, seed), program, SETUPS[name], seed, microbatches=setup.microbatches)
+    asked = {**SETUPS, **ON_GPUS}[name]
+    setup = replace(asked, clip=max(0.0, asked.clip))
+    report = parity.report(lambda: reference(setup, seed), program, asked, seed, microbatches=setup.microbatches)
     if results := os.environ.get("PARITY_RESULTS"):
         line = {
             "setup": name,
@@ -133,4 +154,12 @@ def test_right_on_2_ranks(parity: Parity, name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", [name for name, setup in SETUPS.items() if setup.world == 4])
 def test_right_on_4_ranks(parity: Parity, name: str, seed: int) -> None:
     """No tensor of a right program on 4 ranks is accused."""
+    _check(parity, name, seed)
+
+
+@pytest.mark.ranks(2, device="cuda", timeout=120)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", ON_GPUS)
+def test_right_on_gpus(parity: Parity, name: str, seed: int) -> None:
+    """No tensor of a right program that uses what only GPUs have is accused."""
     _check(parity, name, seed)

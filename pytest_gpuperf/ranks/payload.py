@@ -50,6 +50,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
                 return reduced
         if isinstance(obj, ModuleType) and _is_of_a_type_of_its_own(obj):
             return importlib.import_module, (obj.__name__,)
+        if isinstance(obj, type) and _is_found_by_its_name_alone(obj):
+            return getattr, (sys.modules[obj.__module__], obj.__name__)
         if self.departing is not None and isinstance(obj, ModuleType):
             written = self.departing.of_module(obj)
             return NotImplemented if written is None else written
@@ -72,6 +74,12 @@ def _is_of_a_type_of_its_own(module: ModuleType) -> bool:
     return (
         kind is not ModuleType and kind.__reduce__ is object.__reduce__ and sys.modules.get(module.__name__) is module
     )
+
+
+def _is_found_by_its_name_alone(kind: type) -> bool:
+    # torch renames classes of its extension, SDPBackend among them, but for the qualified name, by which pickle looks.
+    named = kind.__name__ != kind.__qualname__.rpartition(".")[2]
+    return named and getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
 
 
 def _reduce_named(torch: Any, obj: Any) -> Any:

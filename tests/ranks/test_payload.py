@@ -9,6 +9,7 @@ import cloudpickle
 import pytest
 import torch
 from torch import library
+from torch.nn.attention import SDPBackend
 
 from pytest_gpuperf.ranks import payload
 from tests.ranks.travelling import called_elsewhere, copied
@@ -51,6 +52,13 @@ def test_a_module_that_is_not_named_travels_by_reference(module: ModuleType) -> 
     data = payload.dumps(module.double).stream
     assert b"nowhere_else" in data
     assert len(data) < 100
+
+
+def test_a_program_may_name_classes_that_torch_renames() -> None:
+    assert called_elsewhere(lambda: (SDPBackend, SDPBackend.MATH), by_value=sys.modules[__name__]) == (
+        SDPBackend,
+        SDPBackend.MATH,
+    )
 
 
 def test_a_program_may_name_the_operators_of_torch(module: ModuleType) -> None:
