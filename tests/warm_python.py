@@ -204,22 +204,23 @@ class _Server:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind("\0" + address)
         self._listener.listen(64)
-        self._wakeup, wakeup = os.pipe()
-        for fd in (self._wakeup, wakeup):
+        self._pipe = os.pipe()
+        for fd in self._pipe:
             os.set_blocking(fd, False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.set_wakeup_fd(wakeup)
         self._connections: dict[int, socket.socket] = {}
         """By the ids of the processes whose ends they tell."""
 
     def serve(self) -> None:
         """Forks until standard input ends."""
+        wakeup, told = self._pipe
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(told)  # only now: what was preloaded may have set its own, or none
         selector = selectors.DefaultSelector()
-        for source in (self._listener, self._wakeup, 0):
+        for source in (self._listener, wakeup, 0):
             selector.register(source, selectors.EVENT_READ)
         while True:
             ready = {key.fileobj for key, _ in selector.select()}
-            if self._wakeup in ready:
+            if wakeup in ready:
                 self._reap()
             if self._listener in ready:
                 self._answer(selector)
@@ -228,7 +229,7 @@ class _Server:
 
     def _reap(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.read(self._wakeup, 4096)
+            os.read(self._pipe[0], 4096)
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 with self._connections.pop(ended[0]) as connection, contextlib.suppress(BrokenPipeError):
@@ -245,8 +246,9 @@ class _Server:
         pid = os.fork()
         if pid == 0:
             selector.close()
-            os.close(self._wakeup)
-            os.close(signal.set_wakeup_fd(-1))
+            signal.set_wakeup_fd(-1)
+            for fd in self._pipe:
+                os.close(fd)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for other in (self._listener, connection, *self._connections.values()):
                 other.close()

@@ -244,25 +244,25 @@ def loss_of(out: torch.Tensor, y: torch.Tensor, *, summed: bool = False) -> torc
     return F.cross_entropy(out.flatten(0, 1), y.flatten(), reduction="sum" if summed else "mean")
 
 
-def optimizer_of(name: str, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = {
+    "sgd": (torch.optim.SGD, {"lr": 0.1}),
+    "momentum": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "nesterov": True}),
+    "adam": (torch.optim.Adam, {"lr": 1e-3}),
+    "amsgrad": (torch.optim.AdamW, {"lr": 1e-3, "amsgrad": True}),
+    "nadam": (torch.optim.NAdam, {"lr": 1e-3}),
+    "adamax": (torch.optim.Adamax, {"lr": 1e-3}),
+    "rmsprop": (torch.optim.RMSprop, {"lr": 1e-3}),
+    "adagrad": (torch.optim.Adagrad, {"lr": 1e-2}),
+    "adamw": (torch.optim.AdamW, {"lr": 2e-3, "weight_decay": 0.1}),
+}
+
+
+def optimizer_of(setup: Setup, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
     """The optimizer of a setup."""
-    if name == "sgd":
-        return torch.optim.SGD(parameters, lr=0.1)
-    if name == "momentum":
-        return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, nesterov=True)
-    if name == "adam":
-        return torch.optim.Adam(parameters, lr=1e-3)
-    if name == "amsgrad":
-        return torch.optim.AdamW(parameters, lr=1e-3, amsgrad=True)
-    if name == "nadam":
-        return torch.optim.NAdam(parameters, lr=1e-3)
-    if name == "adamax":
-        return torch.optim.Adamax(parameters, lr=1e-3)
-    if name == "rmsprop":
-        return torch.optim.RMSprop(parameters, lr=1e-3)
-    if name == "adagrad":
-        return torch.optim.Adagrad(parameters, lr=1e-2)
-    return torch.optim.AdamW(parameters, lr=2e-3, weight_decay=0.1)
+    kind, settings = OPTIMIZERS[setup.optimizer]
+    # On GPUs, an optimizer's fused loop refuses split parameters beside whole ones.
+    foreach = False if setup.parallel in ("tp", "sp") else None
+    return kind(parameters, foreach=foreach, **settings)
 
 
 def _named(model: nn.Module, losses: list[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -272,7 +272,7 @@ def _named(model: nn.Module, losses: list[torch.Tensor]) -> dict[str, torch.Tens
 def reference(setup: Setup, seed: int) -> Trace | dict[str, torch.Tensor]:
     """Trains on one device."""
     model = build(setup, seed)
-    optimizer = optimizer_of(setup.optimizer, model.parameters())
+    optimizer = optimizer_of(setup, model.parameters())
     losses = []
     with watch(model, optimizer) as trace:
         for x, y in batches(setup, seed):
@@ -350,7 +350,6 @@ def ring(rank: int, world: int) -> Callable[[torch.Tensor, torch.Tensor, torch.T
 
 def program(ctx: Context, setup: Setup, seed: int) -> Trace | dict[str, torch.Tensor]:
     """Trains on ranks what ``reference`` trains on one device."""
-    torch.set_num_threads(1)
     if setup.tf32:
         torch.set_float32_matmul_precision("high")
     flash = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if setup.flash else contextlib.nullcontext()
@@ -520,7 +519,7 @@ def _optimizer(setup: Setup, called: nn.Module, model: nn.Module) -> torch.optim
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         return ZeroRedundancyOptimizer(called.parameters(), torch.optim.AdamW, lr=2e-3, weight_decay=0.1)
-    return optimizer_of(setup.optimizer, model.parameters())
+    return optimizer_of(setup, model.parameters())
 
 
 def _add_gradients(model: nn.Module) -> None:
@@ -541,7 +540,7 @@ def _pipeline(ctx: Context, setup: Setup, seed: int) -> Trace:
         model.embedding = None
     if not last:
         model.norm = model.head = None
-    optimizer = optimizer_of(setup.optimizer, model.parameters())
+    optimizer = optimizer_of(setup, model.parameters())
     stage = PipelineStage(model, ctx.rank, ctx.world_size, ctx.device)
     kind = ScheduleGPipe if setup.clip < 0 else Schedule1F1B
     schedule = kind(stage, setup.microbatches, loss_fn=loss_of)

@@ -153,10 +153,13 @@ class _Linear(nn.Module):
         return functional.linear(x, self.weight, self.bias)
 
 
-def optimizer_for(problem: Problem, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-    """The problem's optimizer over these parameters."""
+def optimizer_for(
+    problem: Problem, parameters: Iterable[torch.Tensor], *, foreach: bool | None = None
+) -> torch.optim.Optimizer:
+    """The problem's optimizer over these parameters; ``foreach`` as torch.optim has it."""
     kind, arguments = optimizer_class(problem)
-    return kind(parameters, **arguments)
+    optimizer: torch.optim.Optimizer = kind(parameters, foreach=foreach, **arguments)
+    return optimizer
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
@@ -165,7 +168,7 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-def optimizer_class(problem: Problem) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+def optimizer_class(problem: Problem) -> tuple[type[Any], dict[str, Any]]:
     """The problem's optimizer, and what its constructor takes besides parameters."""
     if problem.optimizer == "adam":
         return torch.optim.Adam, dict(ADAM)

@@ -163,7 +163,7 @@ def _of_version_9(file: Path) -> Path:
         ),
         (
             lambda f: (_of_version_9(f / "a"), f / "b"),
-            "a is a recording of version 9, expected 1: record it again",
+            "a is a recording of version 9, expected 2: record it again",
         ),
     ],
 )

@@ -62,6 +62,6 @@ def of_states(modules: Iterable[torch.nn.Module], optimizers: Iterable[torch.opt
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 once(parameter)
-                for value in optimizer.state.get(parameter, {}).values():
+                for value in (optimizer.state.get(parameter) or {}).values():
                     once(value)
     return digest.digest()

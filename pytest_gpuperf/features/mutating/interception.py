@@ -21,7 +21,7 @@ from pytest_gpuperf.features.mutating.altering import alter, own_result, swap
 from pytest_gpuperf.features.mutating.digests import add_tensor
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Kind, Site
 from pytest_gpuperf.features.mutating.operators import OPERATORS, REDUCTION, Operator, with_inputs
-from pytest_gpuperf.features.mutating.record import Record
+from pytest_gpuperf.features.mutating.record import Record, is_captured
 
 _OBJECTS = "object"  # in the names of what sends pickled objects
 
@@ -55,7 +55,7 @@ class Interception:
             told.append(args[2])
             return args[0], c10d_internals.done(args[0])
         operator = OPERATORS[name]
-        if not c10d_internals.is_of_values(keyset) or self._of_objects():
+        if is_captured() or not c10d_internals.is_of_values(keyset) or self._of_objects():
             return self._run(name, keyset, args)
         with self._record.lock:
             site = self._see(operator, args)

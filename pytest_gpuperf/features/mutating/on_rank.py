@@ -30,7 +30,9 @@ class Observation:
     changed: int
     """How many of these came to other bits."""
     digest: bytes
-    """Of the result, the states of modules and optimizers, and all that was sent."""
+    """Of the result, and the states of modules and optimizers."""
+    sent: bytes
+    """A digest of all that was sent."""
     shows: bool
     """Whether the program returned anything or had a state, by which a fault can show afterwards."""
 
@@ -53,11 +55,10 @@ def observed(
     with _states() as (modules, optimizers):
         with interception.installed(), objects.installed(), states.installed():
             result = entry(context, *args, **kwargs)
-        digest = hashlib.blake2b(record.digest())
-        digest.update(digests.of_states(modules.values(), optimizers.values()))
+        digest = hashlib.blake2b(digests.of_states(modules.values(), optimizers.values()))
         digests.add(digest, result)
         shows = result is not None or bool(modules or optimizers)
-    seen = Observation(record.sites, record.applied, record.changed, digest.digest(), shows)
+    seen = Observation(record.sites, record.applied, record.changed, digest.digest(), record.digest(), shows)
     return Observed(result, seen)
 
 

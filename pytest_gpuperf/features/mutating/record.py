@@ -7,7 +7,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from pytest_gpuperf.features.mutating.faults import Calls, Fault, Site
+
+
+def is_captured() -> bool:
+    """Whether a CUDA graph captures what is called now: it is recorded and not run, so there are no values to see."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 class Record:

@@ -20,7 +20,7 @@ from pytest_gpuperf.features.mutating import places
 from pytest_gpuperf.features.mutating.c10d_internals import frame_here
 from pytest_gpuperf.features.mutating.digests import add_tensor
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Site
-from pytest_gpuperf.features.mutating.record import Record
+from pytest_gpuperf.features.mutating.record import Record, is_captured
 
 _HOOKS: tuple[tuple[type, str], ...] = (
     (torch.Tensor, "register_hook"),
@@ -135,7 +135,7 @@ class States:
             self._saved = kept
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self._is_faulty(frame_here(), Family.STEP, f"{type(optimizer).__name__}.step"):
+        if not is_captured() and self._is_faulty(frame_here(), Family.STEP, f"{type(optimizer).__name__}.step"):
             self._record.applied += 1
             if _is_last():
                 self._kept[id(optimizer)] = _Kept(optimizer)

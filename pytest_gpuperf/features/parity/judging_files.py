@@ -49,7 +49,9 @@ def judged_files(
     begin = time.perf_counter()
     try:
         require_names(whole, traces)
-        unit, stored = units_of(whole, traces, precision)
+        unit, stored, products = units_of(whole, traces, precision)
+        if products.coarsest > whole.products.coarsest:  # the samples' random rounding knew nothing of it
+            unit = max(unit or 0.0, products.coarsest)
         if samples:
             tolerances: Tolerances = Tolerances(whole, samples, unit, stored)
             said = f"tolerance: from {len(samples)} runs of {reference} with random rounding"

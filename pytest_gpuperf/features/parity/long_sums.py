@@ -19,6 +19,8 @@ _PRODUCTS = {
     "addmv": 1,
 }
 """Which argument is the left factor; its last dimension is summed over."""
+MATRIX_PRODUCTS = frozenset({*_PRODUCTS, "linear_backward"})
+"""Operations that multiply matrices."""
 _NORMS = frozenset(
     "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward".split()  # noqa: SIM905
 )

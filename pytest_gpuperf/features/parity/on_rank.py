@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from pytest_gpuperf.features.parity.census import Census
 from pytest_gpuperf.features.parity.optimizer_steps import OptimizerSteps
+from pytest_gpuperf.features.parity.products import products_on
 from pytest_gpuperf.features.parity.records import Trace, as_trace
 from pytest_gpuperf.features.parity.step_starts import StepStarts, beginning
 from pytest_gpuperf.ranks.context import Context
@@ -44,7 +43,7 @@ class Traced:
 def placed(trace: Trace, ctx: Context) -> Trace:
     """Adds the rank's meshes to a trace, and what its device computes products in."""
     trace.meshes = ctx.meshes
-    trace.unit = _product_unit() if ctx.device.type == "cuda" else 0.0
+    trace.products |= products_on(ctx.device)
     return trace
 
 
@@ -66,8 +65,3 @@ class Counted:
             )
         seen.meshes = ctx.meshes
         return seen
-
-
-def _product_unit() -> float:
-    """The unit roundoff of products of float32 matrices, if that is coarser than float32's."""
-    return {"high": 2.0**-11, "medium": 2.0**-8}.get(torch.get_float32_matmul_precision(), 0.0)

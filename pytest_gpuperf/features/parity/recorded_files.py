@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,10 +11,11 @@ from typing import Any
 
 import torch
 
+from pytest_gpuperf.features.parity.products import Products
 from pytest_gpuperf.features.parity.records import Key, Kind, Placement, Record, Trace
 from pytest_gpuperf.report.command_error import CommandError
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,14 @@ def path_of(file: Path, rank: int, world: int, sample: int = 0) -> Path:
 def write(path: Path, recording: Recording) -> None:
     """Writes a recording; a reader sees all of it or nothing."""
     records = [_plain(record) for record in recording.trace]
-    unit = recording.trace.unit
-    plain = {"version": _VERSION, "rank": recording.rank, "world": recording.world, "unit": unit, "records": records}
+    products = dataclasses.asdict(recording.trace.products)
+    plain = {
+        "version": _VERSION,
+        "rank": recording.rank,
+        "world": recording.world,
+        "products": products,
+        "records": records,
+    }
     partial = path.with_name(path.name + ".partial")
     torch.save(plain, partial)
     partial.replace(path)
@@ -59,7 +67,7 @@ def read(path: Path) -> Recording:
         version = plain["version"]
         if version == _VERSION:
             records = [_record(one) for one in plain["records"]]
-            trace = Trace({record.key: record for record in records}, unit=plain["unit"])
+            trace = Trace({record.key: record for record in records}, products=Products(**plain["products"]))
             return Recording(plain["rank"], plain["world"], trace)
     except FileNotFoundError:
         raise CommandError(f"there is no file {path}: record it by parity_record({str(path)!r}, model)") from None

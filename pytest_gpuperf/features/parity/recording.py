@@ -53,12 +53,13 @@ class parity_record:  # noqa: N801  # used as a statement: with parity_record("o
         self._file = Path(file)
         self._watch = watch(model, optimizer, activations=activations, rename=rename, steps=steps)
         self._sample = _sample()
-        self._rounding = RandomRounding(self._sample) if self._sample else None
+        self._rounding: RandomRounding | None = None
         self._trace = Trace()
 
     def __enter__(self) -> Trace:
         self._trace = self._watch.__enter__()
-        if self._rounding is not None:
+        if self._sample:
+            self._rounding = RandomRounding(self._sample, products=self._trace.products)
             self._rounding.__enter__()
         return self._trace
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from pytest_gpuperf.features.parity.products import EXACT, Products
+
 # Modules that others wrap around a model; a parameter has its plain name without them.
 _WRAPPERS = re.compile(r"(^|\.)(module|" + "_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module" + r")(?=\.|$)")
 
@@ -94,8 +96,7 @@ class Trace:
     """Names that reports use for parameters of optimizers, by their numbers."""
     meshes: tuple[tuple[tuple[str, int], ...], ...] = ()
     """Meshes that the program made with ``ctx.mesh``: names and sizes of their axes."""
-    unit: float = 0.0
-    """The unit roundoff of products in float32, if they are computed in a coarser type (TF32); else 0."""
+    products: Products = EXACT
 
     def add(self, record: Record) -> None:
         """Adds a record; appends along dimension 0 if there is one of the same key."""
@@ -120,7 +121,7 @@ class Trace:
             for key, record in self.records.items()
             if key.step > step or (key.step == step and key.kind in ends)
         }
-        return Trace(records, self.titles, self.meshes, self.unit)
+        return Trace(records, self.titles, self.meshes, self.products)
 
     def title(self, key: Key) -> str:
         """A key in words, with the user's name of a parameter if it is known."""

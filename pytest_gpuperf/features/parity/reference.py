@@ -16,6 +16,7 @@ import torch
 from pytest_gpuperf.features.parity.evidence import vectors_of
 from pytest_gpuperf.features.parity.operations import Operations, Value
 from pytest_gpuperf.features.parity.optimizer_steps import OptimizerSteps
+from pytest_gpuperf.features.parity.products import EXACT, Products
 from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, as_trace
 from pytest_gpuperf.features.parity.rounding import RandomRounding
 from pytest_gpuperf.features.parity.step_starts import StepStarts, beginning
@@ -48,7 +49,7 @@ class References:
         self._reference = reference
         self._seed = seed
         self._is_small = True
-        self._rounded: dict[tuple[float | None, int, bool], list[Trace]] = {}
+        self._rounded: dict[tuple[float | None, Products, int, bool], list[Trace]] = {}
 
     @cached_property
     def whole(self) -> Recorded:
@@ -70,21 +71,24 @@ class References:
         ends = (Kind.PARAMETER, Kind.STATE)
         return StepStarts({record.key: record.tensor for record in self.whole.trace if record.key.kind in ends})
 
-    def rounded(self, unit: float | None, samples: int = SAMPLES, *, each_step: bool = False) -> list[Trace]:
+    def rounded(
+        self, unit: float | None, products: Products = EXACT, samples: int = SAMPLES, *, each_step: bool = False
+    ) -> list[Trace]:
         """Runs with random rounding.
 
         Args:
             unit: the program's unit roundoff, if it is coarser than the reference's.
+            products: its unit roundoffs of products.
             samples: how many; fewer are made if a run is long.
             each_step: whether each step begins from the state of the run without random rounding.
         """
         if not self._is_small:
             samples = max(2, samples // 3)
-        known = self._rounded.get((unit, samples, each_step))
+        known = self._rounded.get((unit, products, samples, each_step))
         if known is None:
             with beginning(self.starts if each_step else None):
-                known = [self._shaken(number, unit) for number in range(samples)]
-            self._rounded[unit, samples, each_step] = known
+                known = [self._shaken(number, unit, products) for number in range(samples)]
+            self._rounded[unit, products, samples, each_step] = known
         return known
 
     @contextlib.contextmanager
@@ -148,9 +152,9 @@ class References:
                     "generator that goes on between runs"
                 )
 
-    def _shaken(self, number: int, unit: float | None) -> Trace:
+    def _shaken(self, number: int, unit: float | None, products: Products) -> Trace:
         steps = OptimizerSteps()
-        with self.alike(), steps, RandomRounding(1000 * self._seed + number, unit):
+        with self.alike(), steps, RandomRounding(1000 * self._seed + number, unit, products):
             returned = _called(self._reference)
         trace = as_trace(returned, "reference()")
         return trace if isinstance(returned, Trace) else _merged(steps.trace(returned), trace, {})

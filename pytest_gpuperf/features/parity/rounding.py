@@ -7,10 +7,12 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from pytest_gpuperf.features.parity.dispatch_internals import OperationsMode, mapped
-from pytest_gpuperf.features.parity.long_sums import of_addends, of_result
+from pytest_gpuperf.features.parity.long_sums import MATRIX_PRODUCTS, of_addends, of_result
+from pytest_gpuperf.features.parity.products import EXACT, Products
 
 AMPLITUDE = 4.0
 """How many unit roundoffs an operation's result moves at most, unless it is a long sum. It is the safety factor of all
@@ -49,14 +51,19 @@ class RandomRounding(OperationsMode):
     Args:
         seed: of the draws.
         unit: the program's unit roundoff, where it is coarser than the reference's; optimizer steps keep their own.
+        products: the program's unit roundoffs of products of float32.
         amplitude: in unit roundoffs.
     """
 
-    def __init__(self, seed: int, unit: float | None = None, amplitude: float = AMPLITUDE) -> None:
+    def __init__(
+        self, seed: int, unit: float | None = None, products: Products = EXACT, amplitude: float = AMPLITUDE
+    ) -> None:
         super().__init__()
         self._draws = random.Random(seed)
         self._generator = torch.Generator().manual_seed(seed)
         self._unit = unit
+        self._products = products
+        self._recurs = False
         self._amplitude = amplitude
         self._stepping = False
         self._pools: dict[tuple[torch.dtype, torch.device, float], torch.Tensor] = {}
@@ -66,6 +73,7 @@ class RandomRounding(OperationsMode):
         self._hooks = [
             register_optimizer_step_pre_hook(lambda *_: setattr(self, "_stepping", True)),
             register_optimizer_step_post_hook(lambda *_: setattr(self, "_stepping", False)),
+            register_module_forward_pre_hook(self._called),
         ]
         super().__enter__()
         return self
@@ -95,19 +103,31 @@ class RandomRounding(OperationsMode):
             mapped(torch.Tensor, self._shake, out)
         return out
 
+    def _called(self, module: torch.nn.Module, args: Any) -> None:
+        # Recurrent networks are products of matrices here, and a kernel of their own on GPUs.
+        self._recurs |= isinstance(module, torch.nn.RNNBase)
+
+    def _unit_of(self, name: str) -> float:
+        """The program's unit roundoff in an operation; 0 if it is the reference's."""
+        unit = self._unit or 0.0
+        if name in MATRIX_PRODUCTS or "attention" in name:
+            return max(unit, self._products.matrices, self._products.recurrent if self._recurs else 0.0)
+        return max(unit, self._products.convolutions) if name.startswith("convolution") else unit
+
     def _summed(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """Runs a sum, and shakes its addends and results, the more the longer it is."""
-        fine = self._unit is None  # coarser rounding hides what sums do
+        unit = self._unit_of(name)
+        fine = not unit  # coarser rounding hides what sums do
         addends = of_addends(name, args) if fine else 0.0
-        out = function(*mapped(torch.Tensor, lambda one: self._shaken(one, addends), args), **kwargs)
-        mapped(torch.Tensor, lambda one: self._shake(one, of_result(name, args, one) if fine else 0.0), out)
+        out = function(*mapped(torch.Tensor, lambda one: self._shaken(one, addends, unit), args), **kwargs)
+        mapped(torch.Tensor, lambda one: self._shake(one, of_result(name, args, one) if fine else 0.0, unit), out)
         return out
 
-    def _factors(self, tensor: torch.Tensor, at_least: float) -> torch.Tensor:
+    def _factors(self, tensor: torch.Tensor, at_least: float, coarser: float) -> torch.Tensor:
         real = tensor.real.dtype if tensor.is_complex() else tensor.dtype
         unit = torch.finfo(real).eps / 2
-        if self._unit is not None and not self._stepping:
-            unit = max(unit, self._unit)
+        if not self._stepping:
+            unit = max(unit, coarser)
         dtype = torch.float64 if real == torch.float64 else torch.float32
         key = dtype, tensor.device, unit
         count = tensor.numel()
@@ -125,12 +145,12 @@ class RandomRounding(OperationsMode):
         wide = tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() > 1)
         return wide and bool(tensor.numel()) and tensor.layout == torch.strided
 
-    def _shaken(self, tensor: torch.Tensor, at_least: float = 0.0) -> torch.Tensor:
+    def _shaken(self, tensor: torch.Tensor, at_least: float, unit: float) -> torch.Tensor:
         if not self._takes(tensor):
             return tensor
         # The infinities of a mask stay what they are, since the factors are positive.
-        return (tensor * self._factors(tensor, at_least)).to(tensor.dtype)
+        return (tensor * self._factors(tensor, at_least, unit)).to(tensor.dtype)
 
-    def _shake(self, tensor: torch.Tensor, at_least: float = 0.0) -> None:
+    def _shake(self, tensor: torch.Tensor, at_least: float = 0.0, unit: float | None = None) -> None:
         if self._takes(tensor):
-            tensor.mul_(self._factors(tensor, at_least))
+            tensor.mul_(self._factors(tensor, at_least, (self._unit or 0.0) if unit is None else unit))

@@ -56,7 +56,6 @@ def coarser_unit(reference: Trace, traces: Sequence[Trace], kinds: Sequence[Kind
     """
     mine = max((unit_of(r.tensor.dtype) for r in reference if r.key.kind in kinds), default=0.0)
     theirs = max((unit_of(r.tensor.dtype) for t in traces for r in t if r.key.kind in kinds), default=0.0)
-    theirs = max([theirs, *(trace.unit for trace in traces)])
     return theirs if theirs > mine else None
 
 
@@ -115,6 +114,8 @@ class Tolerances:
         # Few draws of few elements may come out small by chance.
         scarce = 1 + 3 / math.sqrt(max(1, len(moved)) * max(1, spread.numel()))
         bound = scarce * self._tail / AMPLITUDE * math.sqrt(2) * torch.maximum(spread, level) + 2 * unit * finite
+        for one in moved:  # what a run showed needs no distribution; signs in Adam move few elements far
+            bound = torch.maximum(bound, torch.nan_to_num(one.abs(), nan=0.0, posinf=0.0))
         spread = (spread.square() + (2 * unit * finite).square()).sqrt()
         bound, spread = self._with_signs(key, base, bound, spread)
         return Tolerance(bound, spread, NORM * scarce)

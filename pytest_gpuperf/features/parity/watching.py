@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pytest_gpuperf.features.parity.products import products_on
 from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, local, plain_name
 from pytest_gpuperf.features.parity.step_starts import active
 
@@ -53,6 +54,8 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
         self._handles: list[Any] = []
 
     def __enter__(self) -> Trace:
+        for _, parameter in self._parameters():
+            self._trace.products |= products_on(parameter.device)
         if self._after:
             self._note_end(self._after)
         else:
@@ -126,8 +129,9 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
                 if value.requires_grad:
                     step = self._step
 
-                    def back(gradient: torch.Tensor, label: str = label, step: int = step) -> None:
-                        self._note(Kind.OUTPUT_GRADIENT, label, gradient, step=step)
+                    def back(gradient: torch.Tensor | None, label: str = label, step: int = step) -> None:
+                        if gradient is not None:  # cuDNN's networks give none to an output that nothing uses
+                            self._note(Kind.OUTPUT_GRADIENT, label, gradient, step=step)
 
                     value.register_hook(back)
 

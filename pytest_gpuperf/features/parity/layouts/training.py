@@ -177,7 +177,7 @@ def trained(
             losses.append(_loss(step, shares.total(loss.detach())))
             optimizer.step()
             finished(step)
-    return Trace(dict(_in_order(trace, losses)), trace.titles, trace.meshes, trace.unit)
+    return Trace(dict(_in_order(trace, losses)), trace.titles, trace.meshes, trace.products)
 
 
 def _loss(step: int, loss: torch.Tensor) -> Record:
