@@ -350,11 +350,20 @@ def ring(rank: int, world: int) -> Callable[[torch.Tensor, torch.Tensor, torch.T
 
 def program(ctx: Context, setup: Setup, seed: int) -> Trace | dict[str, torch.Tensor]:
     """Trains on ranks what ``reference`` trains on one device."""
+    with _kernels(setup):
+        return _pipeline(ctx, setup, seed) if setup.parallel == "pipeline" else _trained(ctx, setup, seed)
+
+
+@contextlib.contextmanager
+def _kernels(setup: Setup) -> Iterator[None]:
+    """Chooses the kernels of a setup."""
+    before = torch.get_float32_matmul_precision()
     if setup.tf32:
         torch.set_float32_matmul_precision("high")
-    flash = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if setup.flash else contextlib.nullcontext()
-    with flash:
-        return _pipeline(ctx, setup, seed) if setup.parallel == "pipeline" else _trained(ctx, setup, seed)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION) if setup.flash else contextlib.nullcontext():
+        yield
+    if setup.tf32:
+        torch.set_float32_matmul_precision(before)
 
 
 def _trained(ctx: Context, setup: Setup, seed: int) -> Trace | dict[str, torch.Tensor]:

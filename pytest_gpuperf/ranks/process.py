@@ -20,8 +20,11 @@ from pytest_gpuperf.ranks.channel import Channel, Letter
 from pytest_gpuperf.ranks.excerpt import HEAD, TAIL, Excerpt
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 
-# What libstdc++'s std::terminate prints. The exceptions of threads that NCCL and gloo started end a process so.
-_TERMINATED = re.compile(r"terminate called after throwing an instance of .*\n[ \t]*what\(\):[ \t]*(.*)")
+# What libstdc++'s std::terminate prints. The exceptions of threads that NCCL and gloo started end a process so; two
+# threads may write at once.
+_TERMINATED = re.compile(r"terminate called after throwing an instance of .*\n(?:.*\n){0,9}?[ \t]*what\(\):[ \t]*(.*)")
+# What torch's watchdog of NCCL prints before it throws, if another thread ends the process meanwhile.
+_WATCHED = re.compile(r"watchdog thread terminated with exception: (.*)")
 _WORDS = 500  # characters of it that are told
 _FATAL = "Fatal Python error: "  # what faulthandler begins its report of a fatal signal with
 _TAIL = 1 << 20  # bytes of standard error in which those are looked for
@@ -109,7 +112,8 @@ class RankProcess:
 
     def last_words(self) -> str:
         """The first line of the C++ exception that ended it, as its standard error tells; empty if none did."""
-        found = _TERMINATED.findall(self._of_the_run())
+        text = self._of_the_run()
+        found = _TERMINATED.findall(text) or _WATCHED.findall(text)
         return "".join(char if char.isprintable() else " " for char in found[-1][:_WORDS]).strip() if found else ""
 
     def last_stack(self) -> str:

@@ -82,6 +82,17 @@ def test_of_several_the_last_one_ended_it(process: RankProcess) -> None:
     assert "child.py" not in process.last_stack()
 
 
+def test_two_threads_may_end_it_at_once(process: RankProcess) -> None:
+    first, last = TERMINATED.split("\n", 1)
+    printed(process, f"{first}\nterminate called recursively\n[rank1] a line\n{last}")
+    assert process.last_words() == "CUDA error: assert"
+
+
+def test_the_watchdogs_words_count_if_no_exception_was_printed(process: RankProcess) -> None:
+    printed(process, "[rank1]:[E1] Process group watchdog thread terminated with exception: CUDA error: assert\nmore\n")
+    assert process.last_words() == "CUDA error: assert"
+
+
 @pytest.mark.parametrize(
     "text", ["", "what():  nothing\n", "terminate called without an active exception\n", b"\xff\xfe"]
 )
