@@ -234,6 +234,7 @@ class Derived(DistributedTestBase):
         dist.init_process_group(
             "gloo", rank=self.rank, world_size=self.world_size, init_method=f"file://{self.file_name}"
         )
+        dist.barrier()
         self.assertEqual(os.environ["WORLD_SIZE"], "2")
 
     @classmethod
@@ -320,6 +321,7 @@ class InTurn(MultiProcContinuousTest):
         dist.barrier()
 
     def test_leaves_before_its_assertions(self):
+        dist.barrier()
         sys.exit()
 
     def test_runs_after_the_failure(self):
@@ -390,6 +392,7 @@ class Exec:
             os.environ.update(WORLD_SIZE=str(num_procs))
         if self.init_distributed:
             dist.init_process_group("gloo", init_method=init_method, rank=local_rank, world_size=num_procs)
+            dist.barrier()  # a rank that leaves while others still connect to it makes them fail
         try:
             self.run(**self._fixture_kwargs)
         except pytest.skip.Exception as skipped:
@@ -401,7 +404,7 @@ class Exec:
 
     def _dist_destroy(self):
         if dist.is_initialized():
-            dist.barrier()  # a rank that leaves while others still connect to it makes them fail
+            dist.barrier()
             dist.destroy_process_group()
 
 
@@ -555,6 +558,7 @@ class TestUnderTorchrun:
 
     def setup_method(self, method):
         dist.init_process_group("gloo")
+        dist.barrier()
         State.opened += 1
 
     def teardown_method(self):
