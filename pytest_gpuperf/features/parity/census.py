@@ -35,12 +35,13 @@ def digest(tensor: torch.Tensor) -> bytes:
         found.update(data.cpu().numpy().data)
         return found.digest()
     whole = rows * 8 * _WORDS
-    head, tail = data[:whole], data[whole:]
+    head = data[:whole]
     if head.storage_offset() % 8:
         head = head.clone()
     table = head.view(torch.int64).view(rows, _WORDS)
-    for part in (table.sum(0), table.sum(1), tail):
-        found.update(part.cpu().numpy().data)
+    found.update(torch.cat([table.sum(0), table.sum(1)]).cpu().numpy().data)
+    if whole < data.numel():
+        found.update(data[whole:].cpu().numpy().data)
     return found.digest()
 
 
@@ -55,8 +56,8 @@ class Census:
 class census:  # noqa: N801  # used as a statement: with census(model, optimizer) as seen
     """Takes digests before the loop and after each step: ``with census(model, optimizer) as seen: ...; return seen``.
 
-    Parameters, gradients, buffers, optimizer state and the generators of torch and Python count. Generators of ranks
-    may well differ from the start; only what was equal and is no longer is a drift.
+    Parameters, gradients, buffers, optimizer state and the generators of torch, CUDA and Python count. Generators of
+    ranks may well differ from the start; only what was equal and is no longer is a drift.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -98,6 +99,8 @@ class census:  # noqa: N801  # used as a statement: with census(model, optimizer
         for name, buffer in self._model.named_buffers():
             row[f"buffer {plain_name(name)}"] = digest(buffer)
         row["torch's generator"] = digest(torch.random.get_rng_state())
+        if torch.cuda.is_initialized():
+            row["CUDA's generator"] = digest(torch.cuda.get_rng_state())
         row["Python's generator"] = str(hash(random.getstate())).encode()  # of whole numbers
         if self._optimizer is not None:
             rates = repr([group.get("lr") for group in self._optimizer.param_groups])
