@@ -51,10 +51,10 @@ mutations: install
 	$(BIN)/python benchmarks/mutations.py $(ARGS)
 
 # What else runs of the suites and their faults while tests wait for clusters and for each other: the bodies of perf
-# tests on 2 and 4 ranks, and six faults, one process at a time.
+# tests on 2 ranks, and two faults, one process at a time.
 beside: install
-	$(BIN)/python -m pytest suites --smoke -m perf -k "not 8ranks"
-	$(BIN)/python benchmarks/mutations.py --sample 6 --jobs 1
+	$(BIN)/python -m pytest suites --smoke -m perf -k "not 4ranks and not 8ranks"
+	$(BIN)/python benchmarks/mutations.py --sample 2 --jobs 1
 
 # The references that the package brings, made from baselines/: after each recording.
 references: install
