@@ -8,7 +8,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from pytest_gpuperf import Ranks
 from suites.sharded_data_parallel.programs import stages as programs
-from suites.sharded_data_parallel.programs.mixed_precision import REDUCED_IN_FULL, LongGradients, Precision, dtypes
+from suites.sharded_data_parallel.programs.mixed_precision import REDUCED_IN_FULL, LongGradients, Precision, seen_dtypes
 from suites.sharded_data_parallel.reference import assert_fully_sharded
 
 precisions = pytest.mark.parametrize("precision", REDUCED_IN_FULL, ids=lambda precision: str(precision.compute)[6:])
@@ -67,5 +67,5 @@ def test_inputs_and_outputs_have_the_dtypes_of_the_policy(ranks: Ranks) -> None:
         (MixedPrecisionPolicy(param_dtype=half, output_dtype=full), [half, half, full]),
         (MixedPrecisionPolicy(param_dtype=half, cast_forward_inputs=False), [full, full, full]),
     ):
-        for rank, got in enumerate(ranks.run(dtypes, policy=policy)):
+        for rank, got in enumerate(ranks.run(seen_dtypes, policy=policy)):
             assert got == expected, f"rank {rank}, {policy}: by place, by name and returned {got}, expected {expected}"

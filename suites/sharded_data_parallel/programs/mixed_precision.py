@@ -156,7 +156,7 @@ class _Sum(nn.Module):
         return x * self.weight + other
 
 
-def dtypes(ctx: Context, *, policy: MixedPrecisionPolicy) -> list[torch.dtype]:
+def seen_dtypes(ctx: Context, *, policy: MixedPrecisionPolicy) -> list[torch.dtype]:
     """The dtypes of a module's inputs, by place and by name, and of its output, if it is given float32."""
     module = _Sum().to(ctx.device)
     fully_shard(module, mesh=ctx.mesh((ctx.world_size,)), mp_policy=policy)
