@@ -40,6 +40,7 @@ def test_collectives(ranks: Ranks, numel: int, root: int, asynchronous: bool, se
             "scatter": pair[root].chunk(2)[place],
             "all_gather": torch.cat(pair),
             "reduce_scatter": summed.chunk(2)[place],
+            "largest": torch.cat([torch.maximum(*pair), -torch.minimum(*pair)]),
         }
         if "all_to_all" in got[rank]:
             of_rank["all_to_all"] = torch.cat([x.chunk(2)[place] for x in pair])
@@ -51,7 +52,14 @@ def test_collectives(ranks: Ranks, numel: int, root: int, asynchronous: bool, se
 @given(numel=st.integers(1, 9), asynchronous=st.booleans(), seed=seeds)
 def test_messages_of_two_tags(ranks: Ranks, numel: int, asynchronous: bool, seed: int) -> None:
     xs = inputs(numel, seed)
-    expected = [{"once": xs[rank ^ 1], "twice": 2 * xs[rank ^ 1]} for rank in range(4)]
+    expected = [
+        {
+            f"{name}{how}": times * xs[rank ^ 1]
+            for how in ("", " of a batch")
+            for times, name in ((1, "once"), (2, "twice"))
+        }
+        for rank in range(4)
+    ]
     assert_same(ranks.run(messages, xs=xs, asynchronous=asynchronous), expected)
 
 

@@ -171,7 +171,8 @@ def test_buffers_that_torch_cuts(ranks: Ranks, layout: Layout) -> None:
             "places": places[held],
             "tokens together": tokens,
         }
-        for held in tokens_of_ranks(length, ranks.world_size, layout)
+        | ({"turned tokens together": tokens} if "turned tokens together" in of_rank else {})
+        for of_rank, held in zip(got, tokens_of_ranks(length, ranks.world_size, layout), strict=True)
     ]
     assert_same(got, expected)
 

@@ -68,10 +68,10 @@ def test_buffers(ranks: Ranks, argument: str, sync: bool) -> None:
 
 @pytest.mark.ranks(4)
 def test_batch_norm_of_a_group(ranks: Ranks) -> None:
-    """Layers at every depth look at the group's ranks, and keep their settings."""
+    """Layers at every depth look at the group's ranks, and keep their settings; a frozen one stays frozen."""
     for rank, layers in enumerate(ranks.run(converted)):
         pair = [rank // 2 * 2, rank // 2 * 2 + 1]
-        expected = {"norm": (pair, 0.25, None, True), "inner.1": (pair, 1e-5, 0.1, False)}
+        expected = {"norm": (pair, 0.25, None, True, True), "inner.1": (pair, 1e-5, 0.1, False, False)}
         assert layers == expected, f"rank {rank}: layers {layers}, expected {expected}"
 
 

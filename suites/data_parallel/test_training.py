@@ -47,6 +47,12 @@ def test_clipping(ranks: Ranks, narrow: bool) -> None:
         assert_each_has(ranks.run(training.clipped, course=course, max_norm=max_norm), expected, course.rounding)
 
 
+def test_an_optimizer_within_backward(ranks: Ranks) -> None:
+    told = trained_course(COURSE, mean_square(COURSE, ranks.world_size))
+    expected = {name: value for name, value in told.items() if "gradient" not in name}
+    assert_each_has(ranks.run(training.in_backward, course=COURSE), expected)
+
+
 @pytest.mark.parametrize("bare", [False, True], ids=["some on each rank", "none on one rank"])
 def test_the_mean_is_of_all_valid_rows(ranks: Ranks, bare: bool) -> None:
     course = replace(COURSE, bare=bare)

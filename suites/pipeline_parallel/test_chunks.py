@@ -14,24 +14,44 @@ from suites.shared.step import Tensors, gradient_of
 
 DTYPE = torch.float64
 LENGTH, BATCH, WIDTH = 3, 4, 2
+TIMES = 2
+"""The loss's factor, which schedules pass on."""
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("schedule", [schedule for schedule in RUNNERS if takes_chunks(schedule)])
 def test_cut_along_the_second_dimension(ranks: Ranks, schedule: str) -> None:
+    check(ranks, schedule, replicas=1)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("schedule", SINGLE)
+def test_replicated_stages(ranks: Ranks, schedule: str) -> None:
+    """Gradients are the means of both replicas', whichever backward of a stage is its last."""
+    check(ranks, schedule, replicas=2)
+
+
+def check(ranks: Ranks, schedule: str, *, replicas: int) -> None:
     if reason := cannot_run(schedule, ranks.backend):
         pytest.skip(reason)
-    stages = layers_of(ranks.world_size * (1 if schedule in SINGLE else 2))
-    x = integers((LENGTH, BATCH, WIDTH), DTYPE, seed=100, low=-3, high=3)
-    gate = integers((LENGTH, BATCH, 1), DTYPE, seed=101, low=1, high=3)
-    target = integers((BATCH, LENGTH, WIDTH), DTYPE, seed=102, low=-3, high=3)
-    got = ranks.run(train_chunks, schedule=schedule, stages=stages, microbatches=BATCH, x=x, gate=gate, target=target)
-    whole = whole_batch_of(stages, x, gate, target)
+    degree = ranks.world_size // replicas
+    stages = layers_of(degree * (1 if schedule in SINGLE else 2))
+    batch = BATCH * replicas
+    x = integers((LENGTH, batch, WIDTH), DTYPE, seed=100, low=-3, high=3)
+    gate = integers((LENGTH, batch, 1), DTYPE, seed=101, low=1, high=3)
+    target = replicas * integers((batch, LENGTH, WIDTH), DTYPE, seed=102, low=-3, high=3)
+    arguments = {"schedule": schedule, "stages": stages, "x": x, "gate": gate, "target": target}
+    got = ranks.run(train_chunks, microbatches=BATCH, times=TIMES, replicas=replicas, **arguments)
+    whole = whole_batch_of(stages, x, gate, target / replicas)
     expected = []
     for rank in range(ranks.world_size):
-        own = placed(schedule, rank, ranks.world_size, len(stages))
+        replica, place = divmod(rank, degree)
+        own = placed(schedule, place, degree, len(stages))
         names = [name for name in whole if name.startswith(tuple(f"stage {index}," for index in own))]
-        expected.append({name: whole[name] for name in [*names, *["output"] * (len(stages) - 1 in own)]})
+        of_rank = {name: whole[name] for name in names}
+        if len(stages) - 1 in own:
+            of_rank["output"] = whole["output"].chunk(replicas, 1)[replica]
+        expected.append(of_rank)
     assert_same(got, expected, ordered=False)
 
 
@@ -53,7 +73,7 @@ def whole_batch_of(stages: list[Layers], x: torch.Tensor, gate: torch.Tensor, ta
     modules = [Gated(layers, torch.device("cpu")) for layers in stages]
     for module in modules:
         x = module(x, gate=gate)
-    loss_along_second(x, target).backward()
+    loss_along_second(x, target, times=TIMES).backward()
     gradients = {
         f"stage {index}, {name} gradient": gradient_of(value)
         for index, module in enumerate(modules)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from pytest_gpuperf import Ranks
 from suites.sharded_data_parallel.programs import stages as programs
-from suites.sharded_data_parallel.programs.mixed_precision import REDUCED_IN_FULL, LongGradients, Precision
+from suites.sharded_data_parallel.programs.mixed_precision import REDUCED_IN_FULL, LongGradients, Precision, seen_dtypes
 from suites.sharded_data_parallel.reference import assert_fully_sharded
 
 precisions = pytest.mark.parametrize("precision", REDUCED_IN_FULL, ids=lambda precision: str(precision.compute)[6:])
@@ -56,3 +57,15 @@ def test_long_gradients_are_long(world_size: int) -> None:
         assert not torch.equal(rounded(gradient), gradient)
         assert torch.equal(rounded(weight), weight)
         weight = weight - gradient
+
+
+@pytest.mark.ranks(2)
+def test_inputs_and_outputs_have_the_dtypes_of_the_policy(ranks: Ranks) -> None:
+    half, full = torch.bfloat16, torch.float32
+    for policy, expected in (
+        (MixedPrecisionPolicy(param_dtype=half), [half, half, half]),
+        (MixedPrecisionPolicy(param_dtype=half, output_dtype=full), [half, half, full]),
+        (MixedPrecisionPolicy(param_dtype=half, cast_forward_inputs=False), [full, full, full]),
+    ):
+        for rank, got in enumerate(ranks.run(seen_dtypes, policy=policy)):
+            assert got == expected, f"rank {rank}, {policy}: by place, by name and returned {got}, expected {expected}"

@@ -6,12 +6,15 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from pytest_gpuperf import Ranks
 from suites.sharded_data_parallel.programs import training
+from suites.shared.comparison import assert_same
 from suites.shared.course import (
     BEYOND,
     MAX_NORM,
+    SCALE,
     Course,
     assert_each_has,
     clipped_course,
@@ -52,6 +55,13 @@ def test_one_shard_that_overflows_makes_all_skip_the_step(ranks: Ranks, narrow: 
     course = replace(COURSE, narrow=narrow, steps=4)
     expected = scaled_course(course, ranks.world_size)
     assert_each_has(ranks.run(training.scaled, course=course), expected, course.rounding)
+
+
+@pytest.mark.ranks(4)
+def test_a_pair_that_overflows_skips_the_step_by_itself(ranks: Ranks) -> None:
+    skipped = {"value": torch.ones(2), "scale": torch.tensor(SCALE / 2)}
+    taken = {"value": torch.zeros(2), "scale": torch.tensor(SCALE)}
+    assert_same(ranks.run(training.scaled_in_pairs, wrong=1), [skipped, skipped, taken, taken])
 
 
 def test_one_infinite_shard_is_refused_on_all_ranks(ranks: Ranks) -> None:

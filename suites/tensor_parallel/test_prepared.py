@@ -34,12 +34,16 @@ FEW = pytest.mark.examples(0.1)
 @FEW
 @given(size=st.integers(1, 3), seed=seeds)
 def test_inputs_by_place_and_by_name(ranks: Ranks, style: str, size: int, seed: int) -> None:
-    """Each is given in a layout of its own, and is whole for the module; the output is by rows."""
+    """Each is given in a layout of its own, and is whole for the module; the output is by rows.
+
+    One style gives the module DTensors and returns a local tensor, the other does the opposite.
+    """
     degree = ranks.world_size
     x, other, grad = (integers((degree, degree * size), DTYPE, seed=3 * seed + part) for part in range(3))
     got = ranks.run(sharded_sum, style=style, x=x, other=other, grad=grad)
     expected = [
         {
+            "DTensors": torch.tensor([True, True, False] if style == "inputs, then outputs" else [False, False, True]),
             "output": (x + 2 * other).chunk(degree)[rank],
             "gradient of x": grad.chunk(degree)[rank],
             "gradient of other": (2 * grad).chunk(degree, 1)[rank],

@@ -53,15 +53,26 @@ def _selective(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return output
 
 
-def _reentrant(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    output: torch.Tensor = checkpoint(block, x, use_reentrant=True)
+def _in_autocast(block: nn.Module, x: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Autocast leaves float64 as it is; if the block is computed again outside of autocast, its gradients double."""
+    device = x.device.type
+
+    def watched(x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = block(x)
+        return made * (1 if torch.is_autocast_enabled(device) else 2)
+
+    with torch.autocast(device, dtype=torch.bfloat16):
+        output: torch.Tensor = checkpoint(watched, x, **options)
     return output
+
+
+def _reentrant(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return _in_autocast(block, x, use_reentrant=True)
 
 
 def _to_the_end(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """The whole block is computed again, and its tensors' shapes are compared with those before."""
-    output: torch.Tensor = checkpoint(block, x, use_reentrant=False, early_stop=False, determinism_check="default")
-    return output
+    return _in_autocast(block, x, use_reentrant=False, early_stop=False, determinism_check="default")
 
 
 def _in_place(block: nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ def in_group(ctx: Context, *, xs: list[torch.Tensor], root: int, asynchronous: b
     gathered = [torch.empty_like(x) for _ in range(2)]
     half, scattered = torch.empty_like(halves[0]), torch.empty_like(halves[0])
     exchanged = [torch.empty_like(half) for _ in range(2)]
+    largest = [x.clone(), -x]
     works = [
         dist.broadcast(sent, group_src=root, **flag),
         dist.reduce(summed, group_dst=root, **flag),
@@ -48,6 +50,9 @@ def in_group(ctx: Context, *, xs: list[torch.Tensor], root: int, asynchronous: b
     else:
         works.append(dist.all_to_all_single(torch.cat(exchanged), x, **flag))
         exchanged = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch will deprecate it
+        works.append(dist.all_reduce_coalesced(largest, op=dist.ReduceOp.MAX, **flag))
     works.append(dist.barrier(**flag))
     for work in works:
         if work is not None:
@@ -57,6 +62,7 @@ def in_group(ctx: Context, *, xs: list[torch.Tensor], root: int, asynchronous: b
         "scatter": half,
         "all_gather": torch.cat(gathered),
         "reduce_scatter": scattered,
+        "largest": torch.cat(largest),
     }
     if exchanged:
         found["all_to_all"] = torch.cat(exchanged)
@@ -64,15 +70,25 @@ def in_group(ctx: Context, *, xs: list[torch.Tensor], root: int, asynchronous: b
 
 
 def messages(ctx: Context, *, xs: list[torch.Tensor], asynchronous: bool) -> Tensors:
-    """The neighbour's tensor, and twice of it, which is sent first and has another tag; NCCL knows no tags."""
+    """The neighbour's tensor, and twice of it, which is sent first and has another tag; NCCL knows no tags.
+
+    They come in one batch, and then one by one.
+    """
     group = pair_of(ctx)
     peer = 1 - group.rank()
     x = xs[ctx.rank].to(ctx.device)
     once, twice = torch.empty_like(x), torch.empty_like(x)
     order = [(2 * x, twice, 2), (x, once, 1)]
+    into = order if ctx.device.type == "cuda" else order[::-1]
+    batch = {tag: torch.empty_like(x) for _, _, tag in into}
+    operations = [dist.P2POp(dist.isend, mine, group=group, tag=tag, group_peer=peer) for mine, _, tag in order]
+    operations += [
+        dist.P2POp(dist.irecv, theirs, group=group, tag=tag, group_peer=peer) for tag, theirs in batch.items()
+    ]
+    for request in dist.batch_isend_irecv(operations):
+        request.wait()
     if asynchronous:
         sends = [dist.isend(mine, group=group, tag=tag, group_dst=peer) for mine, _, tag in order]
-        into = order if ctx.device.type == "cuda" else order[::-1]
         receives = [dist.irecv(theirs, group=group, tag=tag, group_src=peer) for _, theirs, tag in into]
         for work in [*sends, *receives]:
             if work is not None:
@@ -85,7 +101,7 @@ def messages(ctx: Context, *, xs: list[torch.Tensor], asynchronous: bool) -> Ten
             else:
                 dist.recv(theirs, group=group, tag=tag, group_src=peer)
                 dist.send(mine, group=group, tag=tag, group_dst=peer)
-    return {"once": once, "twice": twice}
+    return {"once": once, "twice": twice, "once of a batch": batch[1], "twice of a batch": batch[2]}
 
 
 def objects(ctx: Context, *, root: int) -> dict[str, Any]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 
 from pytest_gpuperf import Context
@@ -9,8 +13,22 @@ from suites.context_parallel.programs.attention import Layout
 from suites.shared.step import Tensors
 
 
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """An order of its own for each sequence of a batch."""
+
+    indices: torch.Tensor
+    """B x S."""
+
+    def _generate_indices(self, restore: bool = False) -> torch.Tensor:
+        """What torch's load balancers return: the order, or the one that undoes it."""
+        return self.indices.argsort(1) if restore else self.indices
+
+
 def cut_and_joined(ctx: Context, *, tokens: torch.Tensor, places: torch.Tensor, layout: Layout) -> Tensors:
     """What the rank has of two buffers within the context and after it, and the tokens that it brings together.
+
+    If torch takes an order for each sequence of a batch, it brings together tokens in such orders too.
 
     Args:
         ctx: the rank's context.
@@ -32,4 +50,12 @@ def cut_and_joined(ctx: Context, *, tokens: torch.Tensor, places: torch.Tensor, 
             (joined,) = context_parallel_unshard(mesh, [held], [1])
     finally:
         _cp_options.enable_load_balance = before
-    return {"tokens": held, "tokens afterwards": whole, "places": kept, "tokens together": joined}
+    results = {"tokens": held, "tokens afterwards": whole, "places": kept, "tokens together": joined}
+    if "load_balancer" in inspect.signature(context_parallel_unshard).parameters:
+        order = torch.arange(whole.shape[1], device=ctx.device)
+        orders = torch.stack([order.roll(number + 1) for number in range(len(whole))])
+        turned = torch.stack([sequence[order] for sequence, order in zip(whole, orders, strict=True)])
+        mine = turned.chunk(ctx.world_size, 1)[ctx.rank]
+        balancer: Any = Orders(orders)  # torch's class of them is private
+        (results["turned tokens together"],) = context_parallel_unshard(mesh, [mine], [1], balancer)
+    return results

@@ -80,15 +80,15 @@ def configured(ctx: Context, *, problem: Problem, setting: str) -> Step[Tensors]
 
 
 class Nested(nn.Module):
-    """Layers of batch norm at two depths."""
+    """Layers of batch norm at two depths; the inner one is frozen."""
 
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(3, eps=0.25, momentum=None)
-        self.inner = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm2d(3, affine=False, track_running_stats=False))
+        self.inner = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm2d(3, affine=False, track_running_stats=False)).eval()
 
 
-def converted(ctx: Context) -> dict[str, tuple[list[int], float, float | None, bool]]:
+def converted(ctx: Context) -> dict[str, tuple[list[int], float, float | None, bool, bool]]:
     """Return, by name, the ranks that each converted layer of batch norm looks at, and its settings.
 
     torch computes with such layers on GPUs only.
@@ -101,6 +101,7 @@ def converted(ctx: Context) -> dict[str, tuple[list[int], float, float | None, b
             layer.eps,
             layer.momentum,
             layer.affine,
+            layer.training,
         )
         for name, layer in module.named_modules()
         if isinstance(layer, nn.SyncBatchNorm)

@@ -7,6 +7,7 @@ with DistributedDataParallel, and returns what a step leaves on the rank, by ste
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Collection
 from typing import Any
 
@@ -187,3 +188,26 @@ def compiled(ctx: Context, *, course: Course, backend: str) -> Tensors:
         optimizer.step()
         told |= _told(number, network)
     return told
+
+
+def in_backward(ctx: Context, *, course: Course) -> Tensors:
+    """The optimizer takes each gradient as soon as it is the mean of all ranks', and lets go of it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
+        from torch.distributed.optim import _apply_optimizer_in_backward
+    network = course.network().to(ctx.device)
+    for value in network.parameters():
+        value.register_hook(_mean)
+    _apply_optimizer_in_backward(torch.optim.SGD, network.parameters(), {"lr": LR})
+    told: Tensors = {}
+    for number in range(course.steps):
+        x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
+        network(x).square().mean().backward()
+        told |= {f"step {number}, {name}": value.detach().clone() for name, value in network.named_parameters()}
+    return told
+
+
+def _mean(gradient: torch.Tensor) -> torch.Tensor:
+    total = gradient.clone()
+    torch.distributed.all_reduce(total)
+    return total / torch.distributed.get_world_size()

@@ -1,13 +1,15 @@
-"""Batches that are cut along another dimension than the first: arguments, keyword arguments and outputs."""
+"""Batches that are cut along another dimension than the first, for stages that are replicated or not."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 
 import torch
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.microbatch import TensorChunkSpec
+from torch.nn.parallel import DistributedDataParallel
 
 from pytest_gpuperf import Context
 from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE, Layers, placed, sequential
@@ -32,9 +34,9 @@ class Gated(nn.Module):
         return output
 
 
-def loss_along_second(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """A sum whose gradient is the target; torch cuts targets along their first dimension."""
-    return (output * target.transpose(0, 1)).sum()
+def loss_along_second(output: torch.Tensor, target: torch.Tensor, *, times: int = 1) -> torch.Tensor:
+    """A sum whose gradient is the target so many times; torch cuts targets along their first dimension."""
+    return times * (output * target.transpose(0, 1)).sum()
 
 
 def train_chunks(
@@ -46,25 +48,44 @@ def train_chunks(
     x: torch.Tensor,
     gate: torch.Tensor,
     target: torch.Tensor,
+    times: int,
+    replicas: int = 1,
 ) -> Tensors:
     """One step; returns the gradients of the rank's stages, and on the rank of the last stage the merged output.
+
+    With replicas DistributedDataParallel wraps the stages, and each replica takes its part of the batch.
 
     Args:
         ctx: the rank's context.
         schedule: a key of ``RUNNERS``.
         stages: the layers of all stages.
-        microbatches: how many the batch is cut into.
+        microbatches: how many a replica's batch is cut into.
         x: S x B x D; it is cut along B.
         gate: S x B x 1, of every stage.
         target: B x S x D.
+        times: the factor of the loss.
+        replicas: how many pipelines there are.
     """
-    indices = placed(schedule, ctx.rank, ctx.world_size, len(stages))
+    mesh = ctx.mesh((replicas, ctx.world_size // replicas), ("replica", "stage"))
+    replica, place = mesh.get_local_rank("replica"), mesh.get_local_rank("stage")
+    x, gate, target = (part.chunk(replicas, dim)[replica] for part, dim in ((x, 1), (gate, 1), (target, 0)))
+    indices = placed(schedule, place, mesh.size(1), len(stages))
     modules = {index: Gated(stages[index], ctx.device) for index in indices}
-    made = [PipelineStage(module, index, len(stages), ctx.device) for index, module in modules.items()]
+    held: dict[int, nn.Module] = {**modules}
+    if replicas > 1:
+        held = {
+            index: DistributedDataParallel(module, process_group=mesh.get_group("replica"))
+            for index, module in modules.items()
+        }
+    made = [
+        PipelineStage(module, index, len(stages), ctx.device, group=mesh.get_group("stage"))
+        for index, module in held.items()
+    ]
+    loss_kwargs = "loss_kwargs" in inspect.signature(RUNNERS[schedule].step).parameters  # older versions pass none
     runner = RUNNERS[schedule](
         made[0] if schedule in SINGLE else made,
         microbatches,
-        loss_fn=loss_along_second,
+        loss_fn=loss_along_second if loss_kwargs else functools.partial(loss_along_second, times=times),
         args_chunk_spec=(TensorChunkSpec(1),) if 0 in indices else None,
         kwargs_chunk_spec={"gate": TensorChunkSpec(1)},
         output_merge_spec=TensorChunkSpec(1),
@@ -75,6 +96,7 @@ def train_chunks(
         *([x.to(ctx.device)] if 0 in indices else []),
         gate=gate.to(ctx.device),
         **({"target": target.to(ctx.device)} if last else {}),
+        **({"loss_kwargs": {"times": times}} if last and loss_kwargs else {}),
     )
     results = {
         f"stage {index}, {name} gradient": gradient_of(value)

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from pytest_gpuperf import Context
 from suites.shared.comparison import Results
 from suites.shared.inputs import integers
 from suites.shared.problems import Batch, Problem
@@ -138,3 +140,25 @@ class LongGradients(Problem):
 def _gradient(batch: Batch) -> torch.Tensor:
     x, grad = (part.flatten(0, 1) for part in batch)
     return grad.T @ x
+
+
+class _Sum(nn.Module):
+    """Adds what it gets by name to what it gets by place, by a weight; it notes down the dtypes of both."""
+
+    seen: tuple[torch.dtype, torch.dtype]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor, *, other: torch.Tensor) -> torch.Tensor:
+        self.seen = x.dtype, other.dtype
+        return x * self.weight + other
+
+
+def seen_dtypes(ctx: Context, *, policy: MixedPrecisionPolicy) -> list[torch.dtype]:
+    """The dtypes of a module's inputs, by place and by name, and of its output, if it is given float32."""
+    module = _Sum().to(ctx.device)
+    fully_shard(module, mesh=ctx.mesh((ctx.world_size,)), mp_policy=policy)
+    output = module(torch.ones(4, device=ctx.device), other=torch.ones(4, device=ctx.device))
+    return [*module.seen, output.dtype]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor
 
 from pytest_gpuperf import Context
@@ -89,6 +90,19 @@ def scaled(ctx: Context, *, course: Course) -> Tensors:
         told |= {f"step {number}, {name}": _whole(value) for name, value in network.named_parameters()}
         told[f"step {number}, scale"] = torch.tensor(scaler.get_scale(), dtype=torch.float64)
     return told
+
+
+def scaled_in_pairs(ctx: Context, *, wrong: int) -> Tensors:
+    """A scaler of two neighbours: both skip the step if either overflows. Returns what moves by 1, and the scale."""
+    pair = ctx.mesh((ctx.world_size // 2, 2), ("pair", "member")).get_group("member")
+    value = nn.Parameter(torch.ones(2, device=ctx.device))
+    optimizer = torch.optim.SGD([value], lr=1.0)
+    scaler = ShardedGradScaler(ctx.device.type, init_scale=SCALE, process_group=pair)
+    loss = value.sum() * (torch.inf if ctx.rank == wrong else 1.0)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return {"value": value.detach().clone(), "scale": torch.tensor(scaler.get_scale())}
 
 
 def _backward(network: nn.Module, x: torch.Tensor, scaler: torch.amp.GradScaler) -> None:

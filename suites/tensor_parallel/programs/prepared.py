@@ -25,10 +25,13 @@ from suites.shared.step import Tensors, gradient_of
 
 
 class Sum(nn.Module):
-    """Adds what it gets by place to twice of what it gets by name."""
+    """Adds what it gets by place to twice of what it gets by name, and notes down whether these are DTensors."""
+
+    laid_out: tuple[bool, bool]
 
     def forward(self, x: torch.Tensor, *, other: torch.Tensor) -> torch.Tensor:
         """The sum, of local tensors or of DTensors."""
+        self.laid_out = isinstance(x, DTensor), isinstance(other, DTensor)
         return x + 2 * other
 
 
@@ -53,13 +56,13 @@ def styles() -> dict[str, ParallelStyle | list[ParallelStyle]]:
             use_local_input=True,
             output_layouts=Replicate(),
             desired_output_layouts=Shard(0),
-            use_local_output=True,
+            use_local_output=False,
         ),
     }
 
 
 def sharded_sum(ctx: Context, *, style: str, x: torch.Tensor, other: torch.Tensor, grad: torch.Tensor) -> Tensors:
-    """The rank's rows of the sum, and the gradients of what it gave: rows of ``x``, and columns of ``other``.
+    """The rank's rows of the sum, the gradients of its inputs, and which tensors around the sum are DTensors.
 
     Args:
         ctx: the rank's context.
@@ -69,14 +72,16 @@ def sharded_sum(ctx: Context, *, style: str, x: torch.Tensor, other: torch.Tenso
         grad: the gradient of the whole output.
     """
     mesh = ctx.mesh((ctx.world_size,))
-    module: nn.Module = Sum()
+    module = Sum()
     chosen = styles()[style]
     for each in chosen if isinstance(chosen, list) else [chosen]:
-        module = parallelize_module(module, mesh, each)
+        parallelize_module(module, mesh, each)
     rows, columns = (_mine(ctx, tensor, dim).requires_grad_() for tensor, dim in ((x, 0), (other, 1)))
-    output: torch.Tensor = module(rows, other=columns)
+    returned: torch.Tensor = module(rows, other=columns)
+    output = returned.to_local() if isinstance(returned, DTensor) else returned
     output.backward(_mine(ctx, grad, 0))
     return {
+        "DTensors": torch.tensor([*module.laid_out, isinstance(returned, DTensor)]),
         "output": output.detach(),
         "gradient of x": gradient_of(rows),
         "gradient of other": gradient_of(columns),
