@@ -358,8 +358,7 @@ def configured(ctx: Context, *, problem: Problem, setting: str) -> Step[Tensors]
     network = Network(parameters_on_device(ctx, problem.parameters()), skip=skips)
     module = chosen.shard(ctx, network, mesh=ctx.mesh((ctx.world_size,))) or network
     batches = [(x, grad * chosen.times) for x, grad in batches_on_device(ctx, problem)]
-    # On GPUs, an optimizer's fused loop refuses split parameters beside whole ones.
-    optimizer = optimizer_for(problem, module.parameters(), foreach=False)
+    optimizer = optimizer_for(problem, module.parameters(), foreach=False)  # CUDA's loop refuses a mix of splits
     return problem_step(problem, module, optimizer, batches, lambda: chosen.accumulating(network), local_shard)
 
 
