@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.whole_run import environment
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _NEW_MOUNTS = 0x20000  # linux/sched.h, CLONE_NEWNS
-_PRIVATE, _BIND = 0x44000, 0x1000  # linux/mount.h, MS_REC | MS_PRIVATE and MS_BIND
+_PRIVATE, _BIND, _DETACH = 0x44000, 0x1000, 2  # linux/mount.h, MS_REC | MS_PRIVATE, MS_BIND and MNT_DETACH
 CPUS = 2  # of each node, as Ray counts them, unless told otherwise
 _SOON = {"RAY_health_check_period_ms": "500"}  # after five refusals a node counts as dead
 _FEW = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}  # processes that nobody needs
@@ -50,7 +50,7 @@ class Raylets:
         self._tell("add", name, *(f"{key}={value}" for key, value in env.items()))
 
     def add_with_mounts(self, name: str, mounts: Mapping[Path, Path], **env: str) -> None:
-        """Has a node join that has other folders at some paths, as those that join later do. Needs root.
+        """Has a node join that has other folders at some paths. Needs root.
 
         Args:
             name: of the node.
@@ -124,6 +124,8 @@ def _main(folder: str, cpus: str, gpus: str, head: str, *others: str) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"node_name": head, "no_monitor": True, **shape})
     nodes = {name: cluster.add_node(node_name=name, **shape) for name in others}
 
+    mounts: Mapping[str, str] = {}
+
     def say(**what: Any) -> None:
         os.write(out, json.dumps(what).encode() + b"\n")
 
@@ -134,8 +136,7 @@ def _main(folder: str, cpus: str, gpus: str, head: str, *others: str) -> None:
                 case ["add", name, *words]:
                     end = (*words, "--").index("--")
                     own = dict(each.split("=", 1) for each in words[:end])
-                    if mounts := [each.split(":", 1) for each in words[end + 1 :]]:
-                        _mount(mounts)
+                    mounts = _mount(mounts, dict(each.split(":", 1) for each in words[end + 1 :]))
                     nodes[name] = cluster.add_node(node_name=name, env_vars=own, **shape)
                 case ["remove", name]:
                     cluster.remove_node(nodes.pop(name))
@@ -144,13 +145,17 @@ def _main(folder: str, cpus: str, gpus: str, head: str, *others: str) -> None:
         _kill(children(os.getpid()))  # Ray's own end of a cluster takes 12 s or more
 
 
-def _mount(mounts: Sequence[Sequence[str]]) -> None:
-    """Has this thread, and what it starts from now on, see other folders at some paths."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    _require(libc.unshare(_NEW_MOUNTS))
-    _require(libc.mount(None, b"/", None, _PRIVATE, None))
-    for path, other in mounts:
-        _require(libc.mount(os.fsencode(other), os.fsencode(path), None, _BIND, None))
+def _mount(before: Mapping[str, str], mounts: Mapping[str, str]) -> Mapping[str, str]:
+    """Has this thread, and what it starts from now on, see other folders at some paths; those of before no more."""
+    if before or mounts:
+        libc = ctypes.CDLL(None, use_errno=True)
+        _require(libc.unshare(_NEW_MOUNTS))
+        _require(libc.mount(None, b"/", None, _PRIVATE, None))
+        for path in before:
+            _require(libc.umount2(os.fsencode(path), _DETACH))
+        for path, other in mounts.items():
+            _require(libc.mount(os.fsencode(other), os.fsencode(path), None, _BIND, None))
+    return mounts
 
 
 def _require(result: int) -> None:

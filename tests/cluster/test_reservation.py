@@ -235,10 +235,9 @@ def refusal(pytester: pytest.Pytester, *options: str) -> str:
             "--cluster gives one process all nodes, and xdist's workers would each want them: ",
         ),
         (
-            ("--cluster=auto", "--against=HEAD"),
-            "--against, --against-python and --bisect race two codes on one machine",
+            ("--cluster=auto", f"--against-python={sys.executable}"),
+            "--against-python runs ranks with another interpreter, and Ray starts those of its nodes with its own: ",
         ),
-        (("--cluster=auto", "--bisect=HEAD"), "--against, --against-python and --bisect race two codes on one machine"),
         (
             ("--cluster=auto", "--gpus=1", "--explain"),
             "--explain races runs with other variables on one machine, and the nodes of a cluster have their own: ",

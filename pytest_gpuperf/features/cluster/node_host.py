@@ -268,13 +268,8 @@ class NodeHost:
         run = {name: value for name, value in environ.items() if name not in OF_THE_NODE}
         own = {name: value for name, value in os.environ.items() if name in OF_THE_NODE}
         interface = {} if self._interface is None else dict.fromkeys(SOCKET_INTERFACES, self._interface)
-        return {
-            **interface,
-            **run,
-            **own,
-            **self._variables,
-            **dict(spec.environ),
-        }  # what a test sets comes before what the node has
+        # What a test sets comes before what the node has.
+        return {**interface, **run, **own, **self._variables, **dict(spec.environ)}
 
 
 def _be_no_nicer() -> None:
