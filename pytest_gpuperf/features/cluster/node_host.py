@@ -25,6 +25,7 @@ from pytest_gpuperf.features.cluster.wire import News, NodeFacts, Up, endings_se
 from pytest_gpuperf.hardware.device import Observation, Xid
 from pytest_gpuperf.hardware.interfaces import interface_of
 from pytest_gpuperf.hardware.machine import Machine, installed_devices
+from pytest_gpuperf.hardware.network import network_of
 from pytest_gpuperf.hardware.site import Site, site_of
 from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.ranks.alike import ALIKE, version_of
@@ -94,7 +95,11 @@ class NodeHost:
         """
         machine = Machine.of(None if gpus else 0)
         told = replace(  # with devices that hold nothing open
-            machine, devices=installed_devices(), memory_told=machine.memory_rate, host_told=machine.host_rate
+            machine,
+            devices=installed_devices(),
+            network=network_of(self._interface),
+            memory_told=machine.memory_rate,
+            host_told=machine.host_rate,
         )
         self._machine = told
         return NodeFacts(
