@@ -43,7 +43,8 @@ def register_race(config: pytest.Config, run: Session, options: RaceOptions) -> 
     here = Relaunching(run.launch)
 
     def require_on_nodes(repository: Repository, sha: str) -> None:
-        run.nodes.keep(NodeClone, str(repository.top), sha, repository.state()).close()
+        if run.nodes.option:  # others than this machine, whose clone it is
+            run.nodes.keep(NodeClone, str(repository.top), sha, repository.state()).close()
 
     means = config.stash[MEANS] = Means(
         here,
