@@ -15,6 +15,7 @@ from pytest_gpuperf.ranks.spec import PoolSpec
 
 GROUP = "0123456789abcdef0123456789abcdef0100"
 LENT = Lent(
+    "192.0.2.1:6379",
     GROUP,
     Reservation(({"GPU": 2.0}, {"GPU": 1.0}), gpus=True),
     ("a.module",),

@@ -121,7 +121,7 @@ class Cluster:
         Raises:
             ClusterError: there is no such cluster, or it lacks what the run needs.
         """
-        connection = Connection.to(address)
+        connection = Connection.to(address if lent is None else lent.head)
         try:
             nodes = connection.nodes()
             require_reachable({node.name: node.address for node in nodes})
@@ -196,7 +196,9 @@ class Cluster:
             )
             for member in self._living()
         ]
-        return Lent(self._group.id.hex(), self._reserved, tuple(lending.first), tuple(nodes)).variables()
+        return Lent(
+            self._connection.head, self._group.id.hex(), self._reserved, tuple(lending.first), tuple(nodes)
+        ).variables()
 
     def header(self) -> list[str]:
         """Returns what ranks run on, and a warning if the cluster may be open to anybody."""

@@ -32,6 +32,8 @@ class LentNode:
 class Lent:
     """Nodes that are reserved as long as the process that lends them runs."""
 
+    head: str
+    """``host:port`` of the cluster's head."""
     group_id: str
     """Ray's name of the placement group, in hexadecimal digits."""
     reserved: Reservation
@@ -47,6 +49,7 @@ class Lent:
             return None
         read = json.loads(text)
         return cls(
+            read["head"],
             read["group_id"],
             Reservation(tuple(read["reserved"]["bundles"]), read["reserved"]["gpus"]),
             tuple(read["first"]),

@@ -8,17 +8,18 @@ from pytest_gpuperf.features.racing.arms.loaded import loaded_code
 from pytest_gpuperf.features.racing.arms.redirect import Redirect, installed
 
 
-def loaded_strays(context: object, folder: str) -> list[str]:
+def loaded_strays(context: object, folder: str, old: bool) -> list[str]:
     """Files of the present code that this process has loaded; none in the arm of the present code, which looks alike.
 
     Args:
         context: of the rank; not used, but every program on ranks takes one.
         folder: the repository of the run; a real path. On a node the clone may be elsewhere: then both count.
+        old: whether the arm is that of the old code.
     """
     files = loaded_code(context, folder)
     redirect = installed()
     if redirect is None:
-        return []
+        return files if old else []
     if redirect.repository == folder:
         return redirect.strays(files)
     there = Redirect.of(Path(folder), Path(redirect.worktree))
