@@ -19,7 +19,7 @@ LENT = Lent(
     GROUP,
     Reservation(({"GPU": 2.0}, {"GPU": 1.0}), gpus=True),
     ("a.module",),
-    (LentNode(1, "GPU-b", {"NAME": "of b"}), LentNode(0, "GPU-a,GPU-c", {})),
+    (LentNode("b", 1, "GPU-b", {"NAME": "of b"}), LentNode("a", 0, "GPU-a,GPU-c", {})),
 )
 
 
@@ -31,6 +31,7 @@ def test_the_environment_carries_all_of_it_and_ranks_do_not_inherit_it() -> None
     assert Lent.taken_from(environ) is None
     assert taken.group().id.hex() == GROUP
     assert taken.of_bundle(1).gpus == "GPU-b"
+    assert taken.lost(["a", "c"]) == ["b"]
 
 
 def test_a_host_on_a_lent_node_has_its_gpus_and_variables(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,6 +125,7 @@ class Cluster:
         try:
             nodes = connection.nodes()
             require_reachable({node.name: node.address for node in nodes})
+            _require_none_lost([] if lent is None else lent.lost({node.name for node in nodes}))
             reserved = reservation(nodes, gpus) if lent is None else lent.reserved
             return cls(connection, address, reserved, preload, preload_if_used, patience, unlike, lent)
         except BaseException:
@@ -190,6 +191,7 @@ class Cluster:
         """Returns variables with which another run of pytest has its ranks on these nodes, as long as this one does."""
         nodes = [
             LentNode(
+                member.name,
                 member.bundle,
                 ",".join(member.facts.machine.gpu_uuids) if self._reserved.gpus else None,
                 {**lending.variables, **lending.of_node.get(member.name, {})},
@@ -349,11 +351,7 @@ class Cluster:
     def _join(self, reserved: Reservation) -> None:
         until = time.monotonic() + JOIN_TIMEOUT
         while self._lent is None and not self._group.wait(_LOOK):
-            if died := self._connection.died():
-                raise ClusterError(
-                    f"node {', '.join(died)} is gone: it was in the cluster when this run began, and Ray's daemon on "
-                    "it has ended, or it is cut off. Run the tests again on the nodes that are left"
-                )
+            _require_none_lost(self._connection.died())
             if time.monotonic() > until:
                 raise ClusterError(
                     f"Ray did not give the run {reserved} within {JOIN_TIMEOUT:g} s: others use them, as `ray status` "
@@ -363,6 +361,10 @@ class Cluster:
         starting = [(bundle, self._host(bundle)) for bundle in bundles]
         for bundle, (identity, actor, facts) in starting:
             try:
+                while (
+                    self._lent is not None and time.monotonic() < until and not ray.wait([identity], timeout=_LOOK)[0]
+                ):
+                    _require_none_lost(self._connection.died())  # Ray would look for another node in its place
                 self.members.append(self._member(bundle, ray.get(identity, timeout=JOIN_TIMEOUT), actor, facts))
             except ray.exceptions.RayError as error:
                 raise ClusterError(_unusable(error)) from None
@@ -468,6 +470,14 @@ class Cluster:
 def _own_folders() -> list[str]:
     # What Ray adds to its workers' paths: they would find, below the same name, whatever is there on their node.
     return ["", os.path.abspath(os.curdir), os.path.dirname(os.path.realpath(sys.argv[0]))]
+
+
+def _require_none_lost(names: Sequence[str]) -> None:
+    if names:
+        raise ClusterError(
+            f"node {', '.join(names)} is gone: it was in the cluster when this run began, and Ray's daemon on it has "
+            "ended, or it is cut off. Run the tests again on the nodes that are left"
+        )
 
 
 def _require_same_software(members: Sequence[Member]) -> None:

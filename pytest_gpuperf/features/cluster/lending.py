@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import asdict, dataclass
 from typing import Self
 
@@ -20,6 +20,7 @@ VARIABLE = "GPUPERF_LENT_NODES"
 class LentNode:
     """One of the nodes."""
 
+    name: str
     bundle: int
     """Its number in the placement group."""
     gpus: str | None
@@ -63,6 +64,10 @@ class Lent:
     def group(self) -> PlacementGroup:
         """The placement group."""
         return PlacementGroup(PlacementGroupID(bytes.fromhex(self.group_id)))
+
+    def lost(self, alive: Collection[str]) -> list[str]:
+        """The names of nodes that are not among those that are alive."""
+        return [node.name for node in self.nodes if node.name not in alive]
 
     def of_bundle(self, bundle: int) -> LentNode:
         """The node with a number."""
