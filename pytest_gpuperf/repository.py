@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -16,6 +17,10 @@ _DUBIOUS = re.compile(r"detected dubious ownership in repository at '(.+)'")
 
 class CannotRace(Exception):
     """Two codes cannot be compared here. The message names what, where, why and the fix."""
+
+
+class NoRepository(CannotRace):
+    """A folder is in no repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class Repository:
                     f"{folder} is in a clone of another user, which git does not read: run "
                     f"`git config --global --add safe.directory {shlex.quote(dubious[1])}`"
                 ) from error
-            raise CannotRace(
+            raise NoRepository(
                 f"{folder} is in no git repository that git can read, and the old code comes from one: git says "
                 f"{str(error)!r}: run the tests in a clone of the repository"
             ) from error
@@ -105,6 +110,16 @@ class Repository:
         changed = self._asked("diff", "--name-only", "--end-of-options", sha, "--", *files)
         untracked = self._asked("ls-files", "--others", "--exclude-standard", "--", *files)
         return not changed and not untracked
+
+    def state(self) -> tuple[str, str]:
+        """The commit that is checked out, and a digest of what has changed since in files that git tracks.
+
+        Raises:
+            CannotRace: git cannot tell.
+        """
+        changes = self._asked("diff", "--binary", "--no-color", "--no-ext-diff", "HEAD")
+        digest = hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()
+        return self._asked("rev-parse", "HEAD"), digest if changes else ""
 
     def rev_list(self, good: str, bad: str) -> list[str]:
         """The commits after ``good`` up to ``bad`` by their full hashes, the oldest first; merges count as one.

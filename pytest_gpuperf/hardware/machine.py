@@ -15,6 +15,7 @@ from typing import Any
 from pytest_gpuperf.hardware.device import Devices, Gpu, HardwareError
 from pytest_gpuperf.hardware.key import hardware_key, match_fields
 from pytest_gpuperf.hardware.linkage import Linkage, linkage, pcie_rate
+from pytest_gpuperf.hardware.network import Network
 from pytest_gpuperf.hardware.numa import nodes_of, read_nodes
 from pytest_gpuperf.hardware.nvml import Nvml
 from pytest_gpuperf.hardware.setup import setup_of
@@ -43,6 +44,10 @@ class Machine:
     """Label of the network that joins a node of a cluster to the others; empty without a cluster."""
     node_keys: tuple[str, ...] = ()
     """Of the nodes of a cluster: hardware key and network of each; empty for one machine."""
+    node_gpus: tuple[int, ...] = ()
+    """Of the nodes of a cluster: how many GPUs each has; empty for one machine."""
+    network: Network | None = None
+    """The network of a node of a cluster, or of all nodes; None without a cluster, or if nobody told."""
     memory_told: float | None = None
     """What a node of a cluster has told of ``memory_rate``; None if this machine is to be asked."""
     host_told: float | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from pytest_gpuperf.hardware import network
 from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.hardware.machine import Machine
 
@@ -55,6 +56,8 @@ def as_one(machines: Mapping[str, Machine]) -> Machine:
         driver=first.driver,
         everything=everything,
         node_keys=tuple(f"{machine.key}-{machine.fabric}" for machine in machines.values()),
+        node_gpus=tuple(len(machine.gpus) for machine in machines.values()),
+        network=network.as_one({name: machine.network for name, machine in machines.items()}),
         memory_told=_least(machine.memory_told for machine in machines.values()),
         host_told=_least(machine.host_told for machine in machines.values()),
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from pytest_gpuperf.hardware.device import Observation, Xid
 from pytest_gpuperf.hardware.machine import Machine
@@ -64,6 +65,44 @@ class Watching(Protocol):
     def xids(self) -> Sequence[Xid]:
         """The errors that drivers reported."""
         ...
+
+
+class Kept(Protocol):
+    """What a process of a node has made, and keeps until it is told to undo it."""
+
+    @property
+    def told(self) -> Any:
+        """What the controller learns of it; can be pickled."""
+        ...
+
+    def close(self) -> None:
+        """Undoes it."""
+        ...
+
+
+class KeptOnNodes(Protocol):
+    """What was made on each node."""
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """What the controller learned of it, by the node's name."""
+        ...
+
+    def close(self) -> Sequence[str]:
+        """Undoes it on all nodes; returns a line for each node on which it is left."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lending:
+    """How a process that this one starts is to use the nodes of the run."""
+
+    first: Sequence[str] = ()
+    """Modules that its ranks load before all others."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """In the environment of the ranks on all nodes."""
+    of_node: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """And in that of the ranks of a node, by its name."""
 
 
 class RunNodes(Nodes, Protocol):
@@ -144,6 +183,18 @@ class RunNodes(Nodes, Protocol):
         """Returns what observes GPUs while a block runs."""
         ...
 
+    def keep(self, make: Callable[..., Kept], *arguments: object) -> KeptOnNodes:
+        """Calls a function on each node; nothing on this machine, where this process can do it.
+
+        Raises:
+            CannotRace: what the function raised, with the node's name, or a node is lost. Nothing is kept.
+        """
+        ...
+
+    def lend(self, lending: Lending) -> Mapping[str, str]:
+        """Returns variables with which another run of pytest has its ranks on these nodes; none for this machine."""
+        ...
+
     def header(self) -> Sequence[str]:
         """Returns lines for pytest's header; empty ones are not printed."""
         ...
@@ -151,6 +202,16 @@ class RunNodes(Nodes, Protocol):
     def report(self) -> list[str]:
         """Returns lines for the run's summary."""
         ...
+
+
+class NothingKept:
+    """Nothing is kept: no node but this machine has ranks."""
+
+    told: Mapping[str, Any] = MappingProxyType({})
+
+    def close(self) -> Sequence[str]:
+        """Leaves nothing."""
+        return ()
 
 
 class ThisMachine(LocalNode):
@@ -204,6 +265,14 @@ class ThisMachine(LocalNode):
     def watch(self, gpus: Sequence[str]) -> AbstractContextManager[Watching]:
         """Returns what observes GPUs while a block runs."""
         return Watch(gpus, self.machine.devices)
+
+    def keep(self, make: Callable[..., Kept], *arguments: object) -> KeptOnNodes:
+        """Keeps nothing."""
+        return NothingKept()
+
+    def lend(self, lending: Lending) -> Mapping[str, str]:
+        """Returns none: each process has this machine."""
+        return {}
 
     def header(self) -> Sequence[str]:
         """Returns what ranks run on."""

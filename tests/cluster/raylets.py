@@ -21,6 +21,8 @@ from typing import Any
 from tests.whole_run import environment
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_NEW_MOUNTS = 0x20000  # linux/sched.h, CLONE_NEWNS
+_PRIVATE, _BIND, _DETACH = 0x44000, 0x1000, 2  # linux/mount.h, MS_REC | MS_PRIVATE, MS_BIND and MNT_DETACH
 CPUS = 2  # of each node, as Ray counts them, unless told otherwise
 _SOON = {"RAY_health_check_period_ms": "500"}  # after five refusals a node counts as dead
 _FEW = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}  # processes that nobody needs
@@ -46,6 +48,17 @@ class Raylets:
             env: what the node has in its environment besides; texts without spaces.
         """
         self._tell("add", name, *(f"{key}={value}" for key, value in env.items()))
+
+    def add_with_mounts(self, name: str, mounts: Mapping[Path, Path], **env: str) -> None:
+        """Has a node join that has other folders at some paths. Needs root.
+
+        Args:
+            name: of the node.
+            mounts: what it has there, by path.
+            env: what the node has in its environment besides.
+        """
+        over = [f"{path}:{other}" for path, other in mounts.items()]
+        self._tell("add", name, *(f"{key}={value}" for key, value in env.items()), "--", *over)
 
     def remove(self, name: str) -> None:
         """Ends a node, as its user would."""
@@ -111,6 +124,8 @@ def _main(folder: str, cpus: str, gpus: str, head: str, *others: str) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"node_name": head, "no_monitor": True, **shape})
     nodes = {name: cluster.add_node(node_name=name, **shape) for name in others}
 
+    mounts: Mapping[str, str] = {}
+
     def say(**what: Any) -> None:
         os.write(out, json.dumps(what).encode() + b"\n")
 
@@ -118,14 +133,34 @@ def _main(folder: str, cpus: str, gpus: str, head: str, *others: str) -> None:
         say(address=cluster.address)
         for line in sys.stdin:
             match line.split():
-                case ["add", name, *env]:
-                    own = dict(each.split("=", 1) for each in env)
+                case ["add", name, *words]:
+                    end = (*words, "--").index("--")
+                    own = dict(each.split("=", 1) for each in words[:end])
+                    mounts = _mount(mounts, dict(each.split(":", 1) for each in words[end + 1 :]))
                     nodes[name] = cluster.add_node(node_name=name, env_vars=own, **shape)
                 case ["remove", name]:
                     cluster.remove_node(nodes.pop(name))
             say(done=line.strip())
     finally:
         _kill(children(os.getpid()))  # Ray's own end of a cluster takes 12 s or more
+
+
+def _mount(before: Mapping[str, str], mounts: Mapping[str, str]) -> Mapping[str, str]:
+    """Has this thread, and what it starts from now on, see other folders at some paths; those of before no more."""
+    if before or mounts:
+        libc = ctypes.CDLL(None, use_errno=True)
+        _require(libc.unshare(_NEW_MOUNTS))
+        _require(libc.mount(None, b"/", None, _PRIVATE, None))
+        for path in before:
+            _require(libc.umount2(os.fsencode(path), _DETACH))
+        for path, other in mounts.items():
+            _require(libc.mount(os.fsencode(other), os.fsencode(path), None, _BIND, None))
+    return mounts
+
+
+def _require(result: int) -> None:
+    if result:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _kill(pids: list[int]) -> None:

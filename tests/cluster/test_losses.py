@@ -108,6 +108,7 @@ def lost_node() -> Member:
 
 def cluster_without_nodes(headless: str) -> tuple[Any, list[float]]:
     cluster: Any = object.__new__(Cluster)
+    cluster._lent = None
     cluster._reserved, cluster._patience = Reservation(({"CPU": 1.0},) * 2, gpus=False), 0.25
     cluster.members, cluster.losses, cluster._coming, cluster._heal_timeout = [lost_node()], [], {}, 0.0
     waits: list[float] = []
@@ -130,6 +131,14 @@ def test_after_a_loss_one_test_waits_for_another_node() -> None:
     with pytest.raises(LaunchError):
         cluster.place(TWO)
     assert waits == [0.5, 0.0, 0.5]
+
+
+def test_nodes_that_another_run_lends_are_not_replaced() -> None:
+    cluster, waits = cluster_without_nodes("")
+    cluster._lent = "by another run"
+    with pytest.raises(LaunchError, match=r"^no node is left; the run has lost nodes: node gpu-b is gone$"):
+        cluster.place(TWO)
+    assert (waits, cluster._coming) == ([], {})
 
 
 def test_without_a_head_that_comes_before_the_losses() -> None:
@@ -255,6 +264,7 @@ def test_nodes_that_are_silent_together_share_one_deadline(monkeypatch: pytest.M
     facts = NodeFacts({}, Machine((), None, False), "tcp")
     nodes = [Member(f"gpu-{k}", "10.0.0.1", k, 1, Actor(), facts, 15.0) for k in range(63)]
     cluster: Any = object.__new__(Cluster)
+    cluster._lent = None
     cluster.members, cluster._coming, cluster._daemonless = nodes, {}, str
     cluster._heal = lambda wait: None
     match how:
@@ -276,6 +286,7 @@ def test_nodes_that_are_silent_together_share_one_deadline(monkeypatch: pytest.M
 
 def test_another_node_in_place_of_a_lost_one_is_asked_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster: Any = object.__new__(Cluster)
+    cluster._lent = None
     cluster.members, cluster._lacking = [], {"a_package": False}
     cluster._coming = {0: ("identity", "actor", "facts")}
     cluster._member = lambda bundle, identity, actor, facts: lost_node()
@@ -335,6 +346,7 @@ def test_a_node_whose_ranks_still_start_when_others_are_given_up_is_not_lost(wai
     ended: list[int] = []
     slow.host.end = lambda pool, ask_first: ended.append(pool)
     cluster: Any = object.__new__(Cluster)
+    cluster._lent = None
     cluster._abandon(7, [slow, lost_node()], wait=wait)
     assert started.done() is wait
     assert slow.lost == ""
@@ -346,6 +358,7 @@ def test_a_node_that_died_before_the_run_is_named_while_ray_is_waited_for(monkey
     there = [alive("gpu-a", "1"), alive("gpu-b", "2")]
     monkeypatch.setattr(ray, "nodes", lambda: there)
     cluster: Any = object.__new__(Cluster)
+    cluster._lent = None
     cluster._connection = Connection("10.0.0.1:6379")
     cluster._connection.nodes()
     waits: list[float] = []

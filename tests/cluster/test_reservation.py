@@ -202,7 +202,7 @@ def test_a_rank_has_its_nodes_own_identity_unless_its_test_sets_another(monkeypa
     monkeypatch.setenv("NCCL_HOSTID", "gpu-b")
     monkeypatch.setenv("PATH", "/node/bin")
     host: Any = object.__new__(NodeHost)
-    host._interface = "eth0"
+    host._interface, host._variables = "eth0", {}
     run = {"NCCL_HOSTID": "gpu-a", "PATH": "/controller/bin", "NCCL_DEBUG": "INFO"}
     own = host._environ(PoolSpec(2), run)
     assert (own["NCCL_HOSTID"], own["PATH"], own["NCCL_DEBUG"]) == ("gpu-b", "/node/bin", "INFO")
@@ -235,10 +235,9 @@ def refusal(pytester: pytest.Pytester, *options: str) -> str:
             "--cluster gives one process all nodes, and xdist's workers would each want them: ",
         ),
         (
-            ("--cluster=auto", "--against=HEAD"),
-            "--against, --against-python and --bisect race two codes on one machine",
+            ("--cluster=auto", f"--against-python={sys.executable}"),
+            "--against-python runs ranks with another interpreter, and Ray starts those of its nodes with its own: ",
         ),
-        (("--cluster=auto", "--bisect=HEAD"), "--against, --against-python and --bisect race two codes on one machine"),
         (
             ("--cluster=auto", "--gpus=1", "--explain"),
             "--explain races runs with other variables on one machine, and the nodes of a cluster have their own: ",

@@ -19,7 +19,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from pytest_gpuperf.features.cluster import token
 from pytest_gpuperf.features.cluster.connection import Connection
 from pytest_gpuperf.features.cluster.failures import ClusterError, NodeLostError
+from pytest_gpuperf.features.cluster.keeping import KeptOnMembers
 from pytest_gpuperf.features.cluster.leasing import ClusterLeasing
+from pytest_gpuperf.features.cluster.lending import Lent, LentNode
 from pytest_gpuperf.features.cluster.member import Member, long_results
 from pytest_gpuperf.features.cluster.node_host import RAY_LEAVES_CHILDREN, NodeHost
 from pytest_gpuperf.features.cluster.remote_ranks import RemoteRanks
@@ -35,7 +37,7 @@ from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.node_ranks import Started
 from pytest_gpuperf.ranks.placement import Capacity, NoPlaceError, deal
 from pytest_gpuperf.ranks.spec import Node, PoolSpec
-from pytest_gpuperf.run.nodes import Placement, Wanted
+from pytest_gpuperf.run.nodes import Kept, Lending, Placement, Wanted
 
 START_TIMEOUT = 420.0  # seconds for a forkserver that loads torch from a cold network disk, and for its ranks
 JOIN_TIMEOUT = 120.0  # seconds for Ray to place what is reserved, and for its workers to start
@@ -59,6 +61,7 @@ class Cluster:
         preload_if_used: Mapping[str, str],
         patience: float,
         unlike: bool,
+        lent: Lent | None = None,
     ) -> None:
         """Reserves the nodes, and starts an actor on each.
 
@@ -70,6 +73,7 @@ class Cluster:
             preload_if_used: as ``ForkserverClient``.
             patience: seconds in which a node must answer; one that does not is lost.
             unlike: whether nodes may differ in hardware.
+            lent: the nodes of the run that started this one, which are reserved; None to reserve some.
 
         Raises:
             ClusterError: Ray cannot give these nodes, or they are not alike in software.
@@ -92,8 +96,12 @@ class Cluster:
         """How nodes were lost, in the order of their losses."""
         self._heal_timeout = 0.0
         """Seconds that the next test waits for a node. After a loss one test waits; others would wait in vain."""
+        self._lent = lent
+        self._keeps = itertools.count(1)
         # Ray removes it with the job, that is, when this process leaves. To ask for that takes a minute without a head.
-        self._group = placement_group(list(reserved.bundles), strategy="STRICT_SPREAD")
+        self._group = (
+            placement_group(list(reserved.bundles), strategy="STRICT_SPREAD") if lent is None else lent.group()
+        )
         self._join(reserved)
 
     @classmethod
@@ -106,17 +114,20 @@ class Cluster:
         *,
         patience: float,
         unlike: bool = False,
+        lent: Lent | None = None,
     ) -> Self:
-        """The nodes of a run with ``--cluster address --gpus gpus``.
+        """The nodes of a run with ``--cluster address --gpus gpus``; those that are lent, if they are.
 
         Raises:
             ClusterError: there is no such cluster, or it lacks what the run needs.
         """
-        connection = Connection.to(address)
+        connection = Connection.to(address if lent is None else lent.head)
         try:
             nodes = connection.nodes()
             require_reachable({node.name: node.address for node in nodes})
-            return cls(connection, address, reservation(nodes, gpus), preload, preload_if_used, patience, unlike)
+            _require_none_lost([] if lent is None else lent.lost({node.name for node in nodes}))
+            reserved = reservation(nodes, gpus) if lent is None else lent.reserved
+            return cls(connection, address, reserved, preload, preload_if_used, patience, unlike, lent)
         except BaseException:
             connection.close(patience)
             raise
@@ -171,6 +182,25 @@ class Cluster:
             if (own := [uuid for uuid in member.facts.machine.gpu_uuids if uuid in gpus])
         ]
         return ClusterWatch(by_member)
+
+    def keep(self, make: Callable[..., Kept], *arguments: object) -> KeptOnMembers:
+        """Calls a function on each node, which keeps what it returns; as ``RunNodes``."""
+        return KeptOnMembers.made(self._living(), next(self._keeps), make, arguments)
+
+    def lend(self, lending: Lending) -> Mapping[str, str]:
+        """Returns variables with which another run of pytest has its ranks on these nodes, as long as this one does."""
+        nodes = [
+            LentNode(
+                member.name,
+                member.bundle,
+                ",".join(member.facts.machine.gpu_uuids) if self._reserved.gpus else None,
+                {**lending.variables, **lending.of_node.get(member.name, {})},
+            )
+            for member in self._living()
+        ]
+        return Lent(
+            self._connection.head, self._group.id.hex(), self._reserved, tuple(lending.first), tuple(nodes)
+        ).variables()
 
     def header(self) -> list[str]:
         """Returns what ranks run on, and a warning if the cluster may be open to anybody."""
@@ -320,20 +350,21 @@ class Cluster:
 
     def _join(self, reserved: Reservation) -> None:
         until = time.monotonic() + JOIN_TIMEOUT
-        while not self._group.wait(_LOOK):
-            if died := self._connection.died():
-                raise ClusterError(
-                    f"node {', '.join(died)} is gone: it was in the cluster when this run began, and Ray's daemon on "
-                    "it has ended, or it is cut off. Run the tests again on the nodes that are left"
-                )
+        while self._lent is None and not self._group.wait(_LOOK):
+            _require_none_lost(self._connection.died())
             if time.monotonic() > until:
                 raise ClusterError(
                     f"Ray did not give the run {reserved} within {JOIN_TIMEOUT:g} s: others use them, as `ray status` "
                     "shows"
                 )
-        starting = [self._host(bundle) for bundle in range(len(reserved.bundles))]
-        for bundle, (identity, actor, facts) in enumerate(starting):
+        bundles = range(len(reserved.bundles)) if self._lent is None else [node.bundle for node in self._lent.nodes]
+        starting = [(bundle, self._host(bundle)) for bundle in bundles]
+        for bundle, (identity, actor, facts) in starting:
             try:
+                while (
+                    self._lent is not None and time.monotonic() < until and not ray.wait([identity], timeout=_LOOK)[0]
+                ):
+                    _require_none_lost(self._connection.died())  # Ray would look for another node in its place
                 self.members.append(self._member(bundle, ray.get(identity, timeout=JOIN_TIMEOUT), actor, facts))
             except ray.exceptions.RayError as error:
                 raise ClusterError(_unusable(error)) from None
@@ -352,13 +383,15 @@ class Cluster:
     def _host(self, bundle: int) -> tuple[Any, Any, Any]:
         """Start an actor on a bundle; return the future of its node, the actor, and the future of the node's facts."""
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
-        resources = self._reserved.bundles[bundle]
+        lent = None if self._lent is None else self._lent.of_bundle(bundle)
+        # The host of the run that lends a node has all that is reserved there.
+        resources: Mapping[str, float] = self._reserved.bundles[bundle] if lent is None else {}
         remote: Any = ray.remote  # which is annotated without some of what it takes
         host = remote(
             num_cpus=resources.get("CPU", 0), num_gpus=resources.get("GPU", 0), concurrency_groups={"wake": 1}
         )(NodeHost)
         actor = host.options(scheduling_strategy=strategy, runtime_env={"env_vars": RAY_LEAVES_CHILDREN}).remote(
-            *self._preload
+            *self._preload, {} if lent is None else lent.variables, None if lent is None else lent.gpus
         )
         return actor.identity.remote(), actor, actor.facts.remote(self._reserved.gpus)
 
@@ -381,6 +414,8 @@ class Cluster:
             self.members.remove(member)
             self.losses.append(member.lost)
             self._heal_timeout = HEAL * self._patience
+        if self._lent is not None:  # another node has not what the run that lends them made on these
+            return
         if (lost or self._coming) and self._cut_off():
             self._coming.clear()
             return
@@ -435,6 +470,14 @@ class Cluster:
 def _own_folders() -> list[str]:
     # What Ray adds to its workers' paths: they would find, below the same name, whatever is there on their node.
     return ["", os.path.abspath(os.curdir), os.path.dirname(os.path.realpath(sys.argv[0]))]
+
+
+def _require_none_lost(names: Sequence[str]) -> None:
+    if names:
+        raise ClusterError(
+            f"node {', '.join(names)} is gone: it was in the cluster when this run began, and Ray's daemon on it has "
+            "ended, or it is cut off. Run the tests again on the nodes that are left"
+        )
 
 
 def _require_same_software(members: Sequence[Member]) -> None:

@@ -44,8 +44,10 @@ def joined(
     try:
         os.environ[token.MODE] = token.mode_of(os.environ, Path.home())  # Ray reads it when it is imported
         from pytest_gpuperf.features.cluster.cluster import Cluster
+        from pytest_gpuperf.features.cluster.lending import Lent
 
-        used = preload_if_used(1 if gpus is None else gpus)
-        return Cluster.joined(address, gpus, PRELOAD, used, patience=patience, unlike=unlike)
+        used, lent = preload_if_used(1 if gpus is None else gpus), Lent.taken_from(os.environ)
+        first = () if lent is None else lent.first
+        return Cluster.joined(address, gpus, (*first, *PRELOAD), used, patience=patience, unlike=unlike, lent=lent)
     except ClusterError as error:
         raise pytest.UsageError(one_line(str(error))) from None

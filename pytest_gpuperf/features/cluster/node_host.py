@@ -13,9 +13,10 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -24,6 +25,7 @@ from pytest_gpuperf.features.cluster.wire import News, NodeFacts, Up, endings_se
 from pytest_gpuperf.hardware.device import Observation, Xid
 from pytest_gpuperf.hardware.interfaces import interface_of
 from pytest_gpuperf.hardware.machine import Machine, installed_devices
+from pytest_gpuperf.hardware.network import network_of
 from pytest_gpuperf.hardware.site import Site, site_of
 from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.ranks.alike import ALIKE, version_of
@@ -35,7 +37,9 @@ from pytest_gpuperf.ranks.local_ranks import LocalRanks, await_news
 from pytest_gpuperf.ranks.messages import Account
 from pytest_gpuperf.ranks.node_ranks import Request
 from pytest_gpuperf.ranks.spec import SOCKET_INTERFACES, PoolSpec
+from pytest_gpuperf.run.nodes import Kept
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 HOST_IDENTITY = "NCCL_HOSTID"
 """By this NCCL takes ranks for those of one machine, or of several."""
 # What belongs to a machine rather than to a run: ranks have the node's own.
@@ -53,13 +57,22 @@ RAY_LEAVES_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
 class NodeHost:
     """Starts and holds the ranks that a node has, of any number of pools."""
 
-    def __init__(self, preload: Sequence[str], preload_if_used: Mapping[str, str]) -> None:
+    def __init__(
+        self, preload: Sequence[str], preload_if_used: Mapping[str, str], variables: Mapping[str, str], gpus: str | None
+    ) -> None:
         """Holds none.
 
         Args:
             preload: as ``ForkserverClient``.
             preload_if_used: as ``ForkserverClient``.
+            variables: in the environment of the ranks, which replace the run's and the node's.
+            gpus: UUIDs of the GPUs that this process may use; None for those that Ray gave it.
         """
+        os.environ.update(variables)
+        if gpus is not None:
+            os.environ[VISIBLE] = gpus
+        self._variables = dict(variables)
+        self._kept: dict[int, Kept] = {}
         self._interface = interface_of(ray.util.get_node_ip_address())
         self._client = ForkserverClient(preload, preload_if_used)
         self._pools: dict[int, LocalRanks] = {}
@@ -82,7 +95,11 @@ class NodeHost:
         """
         machine = Machine.of(None if gpus else 0)
         told = replace(  # with devices that hold nothing open
-            machine, devices=installed_devices(), memory_told=machine.memory_rate, host_told=machine.host_rate
+            machine,
+            devices=installed_devices(),
+            network=network_of(self._interface),
+            memory_told=machine.memory_rate,
+            host_told=machine.host_rate,
         )
         self._machine = told
         return NodeFacts(
@@ -99,6 +116,23 @@ class NodeHost:
     def has(self, package: str, elsewhere: Sequence[str]) -> bool:
         """Whether the node can import a package from other folders than these."""
         return importable(package, elsewhere)
+
+    def keep(self, number: int, make: Callable[..., Kept], arguments: Sequence[object]) -> Any:
+        """Makes something, and keeps it until ``let_go`` or the end of the run; returns what it tells.
+
+        Args:
+            number: of what is kept.
+            make: makes it.
+            arguments: of that.
+        """
+        kept = self._kept[number] = make(*arguments)
+        return kept.told
+
+    def let_go(self, number: int) -> None:
+        """Undoes what ``keep`` made, if anything."""
+        kept = self._kept.pop(number, None)
+        if kept is not None:
+            kept.close()
 
     def clock(self) -> float:
         """``time.monotonic`` of the node."""
@@ -209,6 +243,8 @@ class NodeHost:
         for pool in list(self._pools):
             self.end(pool, False)
         self._client.close()
+        for number in list(self._kept):
+            self.let_go(number)
         if self._leases is not None:
             self._leases.close()
 
@@ -237,7 +273,8 @@ class NodeHost:
         run = {name: value for name, value in environ.items() if name not in OF_THE_NODE}
         own = {name: value for name, value in os.environ.items() if name in OF_THE_NODE}
         interface = {} if self._interface is None else dict.fromkeys(SOCKET_INTERFACES, self._interface)
-        return {**interface, **run, **own, **dict(spec.environ)}  # what a test sets comes before what the node has
+        # What a test sets comes before what the node has.
+        return {**interface, **run, **own, **self._variables, **dict(spec.environ)}
 
 
 def _be_no_nicer() -> None:

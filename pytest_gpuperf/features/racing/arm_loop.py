@@ -10,8 +10,9 @@ import pytest
 
 from pytest_gpuperf.features.racing.arms.arm import Measured
 from pytest_gpuperf.features.racing.arms.child import Link
-from pytest_gpuperf.features.racing.arms.loaded import loaded_code
 from pytest_gpuperf.features.racing.arms.messages import Collected, Launched
+from pytest_gpuperf.features.racing.arms.redirect import installed
+from pytest_gpuperf.features.racing.arms.strays import loaded_strays
 from pytest_gpuperf.features.racing.relaunching import Relaunching, text_of
 from pytest_gpuperf.run.concluding import FIGURES
 from pytest_gpuperf.run.current_ranks import CurrentRanks
@@ -32,6 +33,7 @@ class ArmLoop:
         self._link = link
         self._ranks = ranks
         self._relaunching = relaunching
+        self._old = installed() is not None
         self._not_collected: dict[str, str] = {}
         """Why files, classes or functions came to no tests, by node id."""
         self._stray = ""
@@ -66,9 +68,9 @@ class ArmLoop:
         size = world_size(item)
         if size is None or not item.stash.get(FIGURES, None):
             return
-        loaded = self._ranks.run(size, loaded_code, (self._link.repository,), {}, loaded_code)
-        for rank, files in enumerate(loaded):
-            self._note_strays(f"rank {rank}", files)
+        loaded = self._ranks.run(size, loaded_strays, (self._link.repository, self._old), {}, loaded_strays)
+        for rank, strays in enumerate(loaded):
+            self._note_strays(f"rank {rank}", strays)
 
     def _launched(self, tests: Sequence[str]) -> Launched:
         self._stray = ""
@@ -76,7 +78,7 @@ class ArmLoop:
         for test, measured in results.items():
             if (why := self._uncollected(test)) and measured.problem and not measured.body_hash:
                 results[test] = Measured(problem=why)
-        self._note_strays("the pytest process", loaded_code(None, self._link.repository))
+        self._note_strays("the pytest process", loaded_strays(None, self._link.repository, self._old))
         return Launched(results, self._stray)
 
     def _uncollected(self, test: str) -> str:
@@ -88,8 +90,6 @@ class ArmLoop:
     def _print(self, text: str) -> None:
         os.write(self._link.log, f"{text}\n".encode(errors="backslashreplace"))
 
-    def _note_strays(self, who: str, files: Sequence[str]) -> None:
-        redirect = self._link.redirect
-        strays = [] if redirect is None else redirect.strays(files)
+    def _note_strays(self, who: str, strays: Sequence[str]) -> None:
         if strays and not self._stray:
             self._stray = f"{who} loaded {strays[0]}"

@@ -11,6 +11,7 @@ import pytest
 from pytest_gpuperf.features.racing.arms.arm import Arm
 from pytest_gpuperf.features.racing.arms.arms import Arms
 from pytest_gpuperf.features.racing.spending import Spending
+from pytest_gpuperf.repository import Repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Means:
     """A folder in the repository."""
     cannot: str = ""
     """Why no suspect of the run can race; empty if it can."""
+    require_on_nodes: Callable[[Repository, str], None] = lambda repository, commit: None
+    """Looks for a commit on the other nodes of the run; raises CannotRace with the name of a node that lacks it."""
 
 
 MEANS: pytest.StashKey[Means] = pytest.StashKey()

@@ -54,17 +54,15 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
 
 
 def pytest_gpuperf_needs_one_machine(config: pytest.Config) -> str | None:
-    """Returns why all tests race on one machine."""
-    if race_options(config).against is None:
+    """Returns why another interpreter races on one machine only."""
+    if race_options(config).python is None:
         return None
-    return (
-        "--against, --against-python and --bisect race two codes on one machine, as no other code is checked out on "
-        "the nodes of a cluster, whose metrics are held against its baseline"
-    )
+    return "--against-python runs ranks with another interpreter, and Ray starts those of its nodes with its own"
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_gpuperf_nodes(config: pytest.Config, options: Options) -> RunNodes | None:
-    """Returns this machine in an arm, whose ranks take files from another checkout before they import anything."""
+    """Returns this machine in an arm without ``--cluster``. Its ranks load what redirects imports before all else."""
     if _link(config) is None:
         return None
     from pytest_gpuperf.features.racing.arms.redirected import NAME

@@ -93,7 +93,8 @@ class Racing:
             CannotRace: it is not there.
         """
         if self._options.against:
-            Repository.of(self._means.folder).resolve(self._options.against)
+            repository = Repository.of(self._means.folder)
+            self._means.require_on_nodes(repository, repository.resolve(self._options.against))
 
     def protocol(self, item: pytest.Function, nextitem: pytest.Item | None, *, at_once: bool) -> None:
         """Runs a perf test.

@@ -11,6 +11,7 @@ from pytest_gpuperf.features.racing.arm_loop import ArmLoop
 from pytest_gpuperf.features.racing.arms.arms import Arms
 from pytest_gpuperf.features.racing.arms.blueprint import Blueprint
 from pytest_gpuperf.features.racing.arms.child import Link
+from pytest_gpuperf.features.racing.arms.node_checkout import NodeClone
 from pytest_gpuperf.features.racing.contest import Contest
 from pytest_gpuperf.features.racing.means import MEANS, Means
 from pytest_gpuperf.features.racing.options import RaceOptions
@@ -40,14 +41,21 @@ def register_race(config: pytest.Config, run: Session, options: RaceOptions) -> 
     if not isinstance(run.judging, Judge | Contest):
         return None
     here = Relaunching(run.launch)
+
+    def require_on_nodes(repository: Repository, sha: str) -> None:
+        if run.nodes.option:  # others than this machine, whose clone it is
+            run.nodes.keep(NodeClone, str(repository.top), sha, repository.state()).close()
+
     means = config.stash[MEANS] = Means(
         here,
-        lambda tests: Arms(Blueprint.of(config, run.options), tests),
+        lambda tests: Arms(Blueprint.of(config, run.options), tests, run.nodes, run.console.print_line),
         run.ranks.vacate,
         run.console.print_line,
         Spending(options.budget),
         config.rootpath,
-        run.nodes.no_race,
+        # Of all tests only the commit that the user names races on a cluster: the others have the baseline.
+        run.nodes.no_race if options.against is None else "",
+        require_on_nodes,
     )
 
     def moved(tests: Sequence[Held]) -> None:

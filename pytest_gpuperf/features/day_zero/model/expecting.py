@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from pytest_gpuperf.features.day_zero.model import table
 from pytest_gpuperf.features.day_zero.model.hardware import Rates
+from pytest_gpuperf.features.day_zero.model.parts import Part, Unknown
 from pytest_gpuperf.figures.bandwidth import BUS_FACTORS, busbw_limit
 from pytest_gpuperf.figures.metric import LIMIT_TOLERANCE, Metric
 from pytest_gpuperf.figures.readings import CLOCK as COUNTER
@@ -15,21 +15,6 @@ from pytest_gpuperf.figures.work import Exchange, Work
 from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 
 _LINKS = re.compile(r"nv\d+|pix|pxb|phb|node|sys")
-
-
-class Unknown(Exception):
-    """The model lacks a number; the message says which."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part of a step's work."""
-
-    fastest: float
-    """Seconds at the limit."""
-    slowest: float
-    """Seconds that are still plausible."""
-    component: str
 
 
 def opinion(metric: Metric, rates: Rates) -> Opinion:
@@ -62,7 +47,7 @@ def scaled(metric: Metric, ranks: int, rates: Rates) -> float | None:
         rates: of the machine.
     """
     work = metric.work
-    if work is None or len(work.exchanges) != 1 or work.flop or work.memory_bytes:
+    if work is None or len(work.exchanges) != 1 or work.flop or work.memory_bytes or rates.between is not None:
         return None
     (exchange,) = work.exchanges
     try:
@@ -112,6 +97,8 @@ def _of_work(metric: Metric, work: Work, rates: Rates) -> tuple[float, float, st
 
 def _exchanged(exchange: Exchange, ranks: int, rates: Rates) -> Part:
     """A ring's alpha-beta: a start, a latency for each of its steps, and the bytes over the links."""
+    if rates.between is not None:
+        return rates.between.exchanged(exchange, ranks)
     if rates.nccl is None or rates.line is None:
         raise Unknown("no line rate of the links between these GPUs is known")
     if exchange.op not in BUS_FACTORS or ranks < 2:

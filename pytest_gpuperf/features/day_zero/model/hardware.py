@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_gpuperf.features.day_zero.model import table
+from pytest_gpuperf.features.day_zero.model.between_nodes import BetweenNodes
 from pytest_gpuperf.hardware.datasheets import NVLINK, peak
 from pytest_gpuperf.hardware.machine import Machine
-
-_DIRECT = ("pix", "pxb")  # PCIe switches alone; farther apart the data go through the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,17 @@ class Rates:
     """Bytes/s of a GPU's own memory, reads and writes together."""
     power: float = 1.0
     """Power limit over the data sheet's; at most 1."""
+    between: BetweenNodes | None = None
+    """The network between the nodes of a cluster; None on one machine."""
 
     @classmethod
-    def of(cls, machine: Machine) -> Rates:
-        """Reads a machine's rates. GPUs of several kinds have none: no data sheet says what they do together."""
+    def of(cls, machine: Machine, environ: Mapping[str, str] = os.environ) -> Rates:
+        """Reads a machine's rates. GPUs of several kinds have none: no data sheet says what they do together.
+
+        Args:
+            machine: the GPUs of all nodes, as one machine's.
+            environ: of the ranks.
+        """
         if not machine.gpus or len({gpu.name for gpu in machine.gpus}) > 1:
             return cls()
         gpu, linkage = machine.gpus[0], machine.linkage
@@ -48,18 +55,20 @@ class Rates:
             memory=machine.memory_rate,
             power=min(1.0, min(limits) / watts) if limits and watts else 1.0,
         )
-        if linkage is None or line is None or linkage.kind == "network":
+        if linkage is not None and linkage.kind == "network":
+            return replace(rates, between=BetweenNodes.of(machine, environ))
+        if linkage is None or line is None:
             return rates
         if linkage.kind == "nvlink":
             one, whole = table.NCCL_LINK.get(gpu.compute_capability), _link_rate(machine)
             reached = None if one is None or whole is None else line * one / whole
             return rates.linked(reached, "nvlink", f"links between GPUs ({linkage.label.upper()})")
-        share = table.NCCL_PCIE if linkage.label in _DIRECT else table.THROUGH_HOST
+        share = table.NCCL_PCIE if linkage.label in table.DIRECT else table.THROUGH_HOST
         return rates.linked(line * share, "pcie", f"links between GPUs (PCIe, {linkage.label.upper()})")
 
     def linked(self, nccl: float | None, wire: Literal["nvlink", "pcie"], words: str) -> Rates:
         """The same with what NCCL reaches over the links."""
-        return Rates(self.name, self.line, nccl, wire, words, self.multicast, self.memory, self.power)
+        return replace(self, nccl=nccl, wire=wire, links=words)
 
     def peak(self, dtype: str) -> float | None:
         """FLOP/s of the matrix units by the data sheet."""

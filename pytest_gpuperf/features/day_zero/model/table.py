@@ -22,7 +22,7 @@ src/graph/topo.h, SM60_NVLINK_BW to SM100_NVLINK_BW."""
 NCCL_PCIE = 12.0 / 15.754
 """Share of a PCIe link's rate that NCCL's kernels reach: the same file, PCI_BW 12.0 for generation 3 x16."""
 
-RING_BASE, RING_STEP = 8.4e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6}
+RING_BASE, RING_STEP = 8.4e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6, "network": 14.0e-6}
 """Seconds of a ring's start, and of each of its steps by link: NCCL 2.30.7, src/graph/tuning.cc, baseLatencies and
 hwLatencies of the protocol Simple, the slowest one."""
 
@@ -55,6 +55,22 @@ OTHER_OP = 0.5
 THROUGH_HOST = 0.3
 """Share of PCIe's rate if the data go through the host's memory (PHB, NODE, SYS): two pairs at a time share what one
 reaches, 37 of 63 GB/s with direct access turned off: https://github.com/NVIDIA/nccl/issues/1264."""
+
+DIRECT = ("pix", "pxb")
+"""Links through PCIe switches alone, as nvidia-smi topo -m has them; farther apart the data go through the host."""
+
+RDMA = 0.5
+"""Share of an adapter's rate that messages through it reach at least; what suites/network asks of each port."""
+
+TCP = 0.94
+"""Share of a link's rate that is left to TCP in packets of 1500 bytes: 1448 of 1538 with all headers and gaps."""
+
+TCP_THREAD = 1.25e9
+"""Bytes/s at which one thread's TCP need not be faster, whatever the link: NCCL 2.30.7 takes an interface without a
+known speed for 10 Gbit/s, and has one thread for a connection unless NCCL_SOCKET_NTHREADS says otherwise."""
+
+TCP_BYTES = 2**20
+"""Bytes of a message for each rank from which on a latency of 0.1 ms for each step is lost in the margin."""
 
 OF_LIMIT: Mapping[str, float] = {
     "links": 0.82,

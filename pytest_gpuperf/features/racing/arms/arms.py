@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,29 +10,42 @@ from types import MappingProxyType, TracebackType
 from typing import Self
 
 from pytest_gpuperf.features.racing.arms.blueprint import Blueprint
+from pytest_gpuperf.features.racing.arms.building import build_in
 from pytest_gpuperf.features.racing.arms.child_arm import ChildArm, Setting
 from pytest_gpuperf.features.racing.arms.folder import RaceFolder, remove_leftovers
 from pytest_gpuperf.features.racing.arms.messages import Start
+from pytest_gpuperf.features.racing.arms.node_checkout import NodeCheckout
 from pytest_gpuperf.features.racing.arms.redirect import VARIABLE, Redirect
+from pytest_gpuperf.features.racing.arms.redirected import NAME as REDIRECTED
 from pytest_gpuperf.features.racing.arms.worktree import Worktree, prune
 from pytest_gpuperf.ranks.hash_seed import VARIABLE as HASH_SEED
-from pytest_gpuperf.repository import CannotRace, Repository
+from pytest_gpuperf.repository import Repository
+from pytest_gpuperf.run.nodes import KeptOnNodes, Lending, NothingKept, RunNodes
 
 _NOT_INHERITED = ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_", "COV_CORE_", VARIABLE)
 NONE: Mapping[str, str] = MappingProxyType({})
-_TAIL = 2000  # characters of a build's output in a message
 
 
 class Arms:
     """The arms of one run; a context manager that closes them."""
 
-    def __init__(self, blueprint: Blueprint, tests: Sequence[str]) -> None:
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        tests: Sequence[str],
+        nodes: RunNodes | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
         """Opens none.
 
         Args:
             blueprint: the run that the arms repeat.
             tests: node ids of all tests that they may be asked for; their files are collected.
+            nodes: that the arms have their ranks on; None for this machine.
+            say: prints a line while the run goes on.
         """
+        self._nodes = nodes
+        self._say = say
         self._blueprint = blueprint
         self._tests = tuple(tests)
         self._folder: RaceFolder | None = None
@@ -84,12 +95,29 @@ class Arms:
         try:
             name = f"the old code ({worktree.commit[:12]})"
             if build is not None:
-                _build(build, worktree.folder, folder / "build.log")
+                build_in(worktree.folder, build, folder / "build.log")
             redirect = Redirect.of(repository.top, worktree.folder)
-            return self._arm(name, folder, redirect, python, worktree.close)
+            there = self._on_nodes(repository, worktree, build)
         except BaseException:
             worktree.close()
             raise
+
+        def remove() -> None:
+            for line in there.close():
+                self._say(f"a checkout of {worktree.commit[:12]} may be left in the temporary folder of a node: {line}")
+            worktree.close()
+
+        try:
+            return self._arm(name, folder, redirect, python, remove, of_node=there.told)
+        except BaseException:
+            remove()
+            raise
+
+    def _on_nodes(self, repository: Repository, worktree: Worktree, build: str | None) -> KeptOnNodes:
+        """The commit on the other nodes of the run."""
+        if self._nodes is None:
+            return NothingKept()
+        return self._nodes.keep(NodeCheckout.of, str(repository.top), worktree.commit, str(worktree.folder), build)
 
     def close(self) -> None:
         """Ends all arms, and removes what they left."""
@@ -117,6 +145,7 @@ class Arms:
         python: str | None,
         remove: Callable[[], None],
         variables: Mapping[str, str] = NONE,
+        of_node: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     ) -> ChildArm:
         blueprint = self._blueprint
         root, directory = _moved(blueprint.rootdir, redirect), _moved(blueprint.directory, redirect)
@@ -143,6 +172,8 @@ class Arms:
         }
         if redirect is not None:
             redirect.hand_over(environ)
+        if self._nodes is not None:
+            environ.update(self._nodes.lend(Lending([REDIRECTED], hashes, of_node)))
         setting = Setting(
             python=sys.executable if python is None else str(python),
             directory=directory if directory.is_dir() else root,
@@ -173,28 +204,3 @@ def _files(name: str, root: Path, tests: Sequence[str]) -> tuple[list[str], dict
         else:
             unknown[test] = f"{name} has no such test: there is no file {file}"
     return list(files), unknown
-
-
-def _build(command: str, folder: Path, log: Path) -> None:
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            shell=True,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait()
-        except BaseException:  # Ctrl-C
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            raise
-    if code != 0:
-        printed = log.read_text(errors="replace").strip()[-_TAIL:]
-        raise CannotRace(
-            f"--against-build {command!r} failed in {folder}: got exit code {code}, expected 0: mend the command for "
-            f"that commit; it printed last:\n{printed or 'nothing'}"
-        )

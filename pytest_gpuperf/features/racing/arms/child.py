@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 from pytest_gpuperf.features.racing.arms.messages import Start
-from pytest_gpuperf.features.racing.arms.redirect import Redirect, put_first
+from pytest_gpuperf.features.racing.arms.redirect import put_first
 from pytest_gpuperf.ranks.channel import Channel
 
 _PLUGIN = "pytest_gpuperf.plugin"
@@ -34,8 +34,6 @@ class Link:
     """Folder whose code is reported; a real path."""
     log: int
     """Descriptor of the file that it prints to, past pytest's capture."""
-    redirect: Redirect | None
-    """Whose files are replaced; None in the arm of the present code."""
 
 
 LINK = pytest.StashKey[Link]()
@@ -58,7 +56,7 @@ def main(fd: int, controller: int) -> NoReturn:
     sys.path[:0] = [path for path in start.on_path if path not in sys.path]
     plugins = ["-p", __name__] if _is_installed() or _PLUGIN in start.args else ["-p", __name__, "-p", _PLUGIN]
     config = pytest.Config.fromdictargs(start.options, [*_QUIET, *plugins, *start.args])
-    config.stash[LINK] = Link(start.name, channel, start.repository, log, Redirect.from_environ(os.environ))
+    config.stash[LINK] = Link(start.name, channel, start.repository, log)
     code = int(config.hook.pytest_cmdline_main(config=config))
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -101,7 +101,7 @@ class Finder:
     """The first of ``sys.meta_path``: asks all others, and takes from the worktree what they find in the repository."""
 
     def __init__(self, redirect: Redirect) -> None:
-        self._redirect = redirect
+        self.redirect = redirect
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -121,17 +121,17 @@ class Finder:
 
     def _refuse_if_present(self, fullname: str, path: Iterable[str]) -> None:
         # Nobody has it. If the present code does, the error can say what would help.
-        counterparts = [self._redirect.present(folder) for folder in path if isinstance(folder, str)]
+        counterparts = [self.redirect.present(folder) for folder in path if isinstance(folder, str)]
         spec = PathFinder.find_spec(fullname, [folder for folder in counterparts if folder is not None])
         if spec is not None and spec.origin is not None and spec.has_location:
-            raise self._missing(spec, spec.origin, self._redirect.mapped(spec.origin))
+            raise self._missing(spec, spec.origin, self.redirect.mapped(spec.origin))
 
     def _replaced(self, spec: ModuleSpec) -> ModuleSpec:
         if spec.origin is None or not spec.has_location:
             return self._namespace(spec)
-        if not self._redirect.covers(spec.origin):
+        if not self.redirect.covers(spec.origin):
             return spec
-        file = self._redirect.mapped(spec.origin)
+        file = self.redirect.mapped(spec.origin)
         if os.path.isfile(file):
             return _at(spec, file)
         # A module may have become a package since, or the reverse.
@@ -145,18 +145,18 @@ class Finder:
 
     def _namespace(self, spec: ModuleSpec) -> ModuleSpec:
         folders = list(spec.submodule_search_locations or ())
-        if not any(map(self._redirect.covers, folders)):
+        if not any(map(self.redirect.covers, folders)):
             return spec
         here = []
         for folder in folders:
-            if not self._redirect.covers(folder):
+            if not self.redirect.covers(folder):
                 here.append(folder)
-            elif os.path.isdir(other := self._redirect.mapped(folder)):
+            elif os.path.isdir(other := self.redirect.mapped(folder)):
                 if os.path.isfile(init := os.path.join(other, _INIT)):
                     return _at(spec, init)
                 here.append(other)
         if not any(map(os.path.isdir, here)):
-            raise self._missing(spec, folders[0], self._redirect.mapped(folders[0]))
+            raise self._missing(spec, folders[0], self.redirect.mapped(folders[0]))
         namespace = ModuleSpec(spec.name, None, is_package=True)
         namespace.submodule_search_locations = here
         return namespace
@@ -183,6 +183,11 @@ def install(redirect: Redirect) -> None:
             module.__path__ = [redirect.on_path(path) for path in folders]
     sys.meta_path.insert(0, Finder(redirect))
     importlib.invalidate_caches()
+
+
+def installed() -> Redirect | None:
+    """Where imports of this process are redirected; None if they are not."""
+    return next((finder.redirect for finder in _installed()), None)
 
 
 def put_first() -> None:
