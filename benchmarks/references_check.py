@@ -30,7 +30,7 @@ from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.baselines.storage import storage_at
 from pytest_gpuperf.features.day_zero.model import table
 from pytest_gpuperf.features.day_zero.model.expecting import scaled
-from pytest_gpuperf.features.day_zero.model.hardware import Rates
+from pytest_gpuperf.features.day_zero.model.rates import Rates
 from pytest_gpuperf.features.day_zero.references.expecting import Expecting
 from pytest_gpuperf.features.day_zero.references.making import references_of
 from pytest_gpuperf.features.day_zero.references.shelf import Shelf

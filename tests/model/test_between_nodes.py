@@ -9,7 +9,7 @@ import pytest
 from pytest_gpuperf.features.day_zero.model import table
 from pytest_gpuperf.features.day_zero.model.between_nodes import BetweenNodes
 from pytest_gpuperf.features.day_zero.model.expecting import opinion, scaled
-from pytest_gpuperf.features.day_zero.model.hardware import Rates
+from pytest_gpuperf.features.day_zero.model.rates import Rates
 from pytest_gpuperf.figures.bandwidth import bus_bandwidth
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.figures.work import Exchange, Work

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpuperf.features.day_zero.model import table
 from pytest_gpuperf.features.day_zero.model.expecting import opinion
-from pytest_gpuperf.features.day_zero.model.hardware import Rates
+from pytest_gpuperf.features.day_zero.model.rates import Rates
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.figures.sweep import NEIGHBOURS
 from pytest_gpuperf.figures.work import Exchange, Work

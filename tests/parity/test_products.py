@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from pytest_gpuperf import watch
-from pytest_gpuperf.features.parity.on_rank import products_on
-from pytest_gpuperf.features.parity.products import EXACT, Products
+from pytest_gpuperf.features.parity.products import EXACT, Products, products_on
 from pytest_gpuperf.features.parity.rounding import RandomRounding
 from tests.parity.in_process import parity
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpuperf.baselines.match import Scalar
 from pytest_gpuperf.features.day_zero.model.expecting import scaled
-from pytest_gpuperf.features.day_zero.model.hardware import Rates
+from pytest_gpuperf.features.day_zero.model.rates import Rates
 from pytest_gpuperf.features.day_zero.references.expecting import Expecting
 from pytest_gpuperf.features.day_zero.references.schema import Recorded, References, Source
 from pytest_gpuperf.features.day_zero.references.shelf import Shelf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_gpuperf.features.day_zero.model.expecting import opinion
-from pytest_gpuperf.features.day_zero.model.hardware import Rates
+from pytest_gpuperf.features.day_zero.model.rates import Rates
 from pytest_gpuperf.features.day_zero.references.expecting import Expecting
 from pytest_gpuperf.features.day_zero.references.shelf import Shelf
 from pytest_gpuperf.figures.metric import Metric

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from pytest_gpuperf.features.day_zero.model import table
-from pytest_gpuperf.features.day_zero.model.hardware import Rates
 from pytest_gpuperf.features.day_zero.model.parts import Part, Unknown
+from pytest_gpuperf.features.day_zero.model.rates import Rates
 from pytest_gpuperf.figures.bandwidth import BUS_FACTORS, busbw_limit
 from pytest_gpuperf.figures.metric import LIMIT_TOLERANCE, Metric
 from pytest_gpuperf.figures.readings import CLOCK as COUNTER

@@ -6,7 +6,7 @@ import math
 from functools import cached_property
 
 from pytest_gpuperf.features.day_zero.model.expecting import scaled
-from pytest_gpuperf.features.day_zero.model.hardware import Rates
+from pytest_gpuperf.features.day_zero.model.rates import Rates
 from pytest_gpuperf.features.day_zero.references.shelf import Known, Shelf, ranks_of
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.figures.student import upper_quantile
