@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_gpuperf.features.parity.census import Census, agreement, digest
+from pytest_gpuperf.features.parity.census import Census, agreement, digests
 from tests.whole_run import WholeRun, run_pytest, write
 
 TESTS = """
@@ -81,6 +81,11 @@ def test_the_option_reports_the_tests_whose_copies_drift(run: WholeRun) -> None:
     assert any(line.endswith("test_optimizers_of_a_test[4ranks]") for line in lines)
     assert any("parameter 7 (6,) differs since step 1 (agreed until the start)" in line for line in lines)
     assert any(line.startswith("copies drifted apart in 3 of 4 tests with optimizers") for line in lines)
+
+
+def digest(tensor: torch.Tensor) -> bytes:
+    """The digest of one tensor next to another one."""
+    return digests({"other": torch.ones(3), "this": tensor})["this"]
 
 
 @pytest.mark.parametrize("count", [5, 1025, 40_000, 262_147])

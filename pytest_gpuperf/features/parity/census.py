@@ -18,31 +18,45 @@ from pytest_gpuperf.features.parity.records import plain_name
 _WORDS = 256  # of 8 bytes, in a row of a tensor's bytes
 
 
-def digest(tensor: torch.Tensor) -> bytes:
-    """16 bytes that differ if one bit of the tensor's own part differs.
+def digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
+    """16 bytes of each tensor that differ if one bit of its own part differs, by name.
 
     Large tensors are added up along rows and columns of 64-bit words first, which reads them at the speed of the
-    memory. A changed bit changes a sum, and words that change places change the sums of rows or of columns.
+    memory. A changed bit changes a sum, and words that change places change the sums of rows or of columns. What
+    remains of all tensors of a device comes to the host in one copy.
     """
-    value: Any = tensor
-    if hasattr(value, "to_local"):
-        value = value.to_local()
-    plain: torch.Tensor = value.detach()
-    found = hashlib.blake2b(f"{plain.dtype} {tuple(plain.shape)}".encode(), digest_size=16)
+    found = {}
+    waiting: dict[torch.device, list[tuple[str, str, list[torch.Tensor]]]] = {}
+    for name, tensor in tensors.items():
+        value: Any = tensor
+        if hasattr(value, "to_local"):
+            value = value.to_local()
+        plain: torch.Tensor = value.detach()
+        kind = f"{plain.dtype} {tuple(plain.shape)}"
+        waiting.setdefault(plain.device, []).append((name, kind, _summed(plain)))
+    for items in waiting.values():
+        host = torch.cat([piece for _, _, pieces in items for piece in pieces]).cpu().numpy().data
+        begin = 0
+        for name, kind, pieces in items:
+            end = begin + sum(piece.numel() for piece in pieces)
+            made = hashlib.blake2b(kind.encode(), digest_size=16)
+            made.update(host[begin:end])
+            found[name], begin = made.digest(), end
+    return found
+
+
+def _summed(plain: torch.Tensor) -> list[torch.Tensor]:
+    """Bytes that tell a tensor from others: its own, or sums of them and what is left over."""
     data = plain.contiguous().reshape(-1).view(torch.uint8)
     rows = data.numel() // (8 * _WORDS)
     if rows < 2:
-        found.update(data.cpu().numpy().data)
-        return found.digest()
+        return [data]
     whole = rows * 8 * _WORDS
     head = data[:whole]
     if head.storage_offset() % 8:
         head = head.clone()
     table = head.view(torch.int64).view(rows, _WORDS)
-    found.update(torch.cat([table.sum(0), table.sum(1)]).cpu().numpy().data)
-    if whole < data.numel():
-        found.update(data[whole:].cpu().numpy().data)
-    return found.digest()
+    return [table.sum(0).view(torch.uint8), table.sum(1).view(torch.uint8), data[whole:]]
 
 
 @dataclass
@@ -88,19 +102,20 @@ class census:  # noqa: N801  # used as a statement: with census(model, optimizer
         Args:
             when: the point of the run, in words; equal on all ranks.
         """
-        row = {}
+        held: dict[str, torch.Tensor] = {}
         for name, parameter in self._model.named_parameters():
             name = plain_name(name)
-            row[f"parameter {name}"] = digest(parameter)
+            held[f"parameter {name}"] = parameter
             if self._optimizer is not None:
-                for entry, state in self._optimizer.state.get(parameter, {}).items():
+                for entry, state in (self._optimizer.state.get(parameter) or {}).items():
                     if isinstance(state, torch.Tensor):
-                        row[f"state {name}.{entry}"] = digest(state)
+                        held[f"state {name}.{entry}"] = state
         for name, buffer in self._model.named_buffers():
-            row[f"buffer {plain_name(name)}"] = digest(buffer)
-        row["torch's generator"] = digest(torch.random.get_rng_state())
+            held[f"buffer {plain_name(name)}"] = buffer
+        held["torch's generator"] = torch.random.get_rng_state()
         if torch.cuda.is_initialized():
-            row["CUDA's generator"] = digest(torch.cuda.get_rng_state())
+            held["CUDA's generator"] = torch.cuda.get_rng_state()
+        row = digests(held)
         row["Python's generator"] = str(hash(random.getstate())).encode()  # of whole numbers
         if self._optimizer is not None:
             rates = repr([group.get("lr") for group in self._optimizer.param_groups])
@@ -108,11 +123,13 @@ class census:  # noqa: N801  # used as a statement: with census(model, optimizer
         self._seen.rows.append((when, row))
 
     def _gradients(self) -> None:
-        row = {
-            f"gradient {plain_name(name)}": digest(parameter.grad)
-            for name, parameter in self._model.named_parameters()
-            if parameter.grad is not None
-        }
+        row = digests(
+            {
+                f"gradient {plain_name(name)}": parameter.grad
+                for name, parameter in self._model.named_parameters()
+                if parameter.grad is not None
+            }
+        )
         self._seen.rows.append((f"step {self._step + 1}, before the update", row))
 
     def _end_step(self) -> None:

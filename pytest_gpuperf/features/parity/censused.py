@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_gpuperf.features.parity.census import Agreement, Census, agreement, digest
+from pytest_gpuperf.features.parity.census import Agreement, Census, agreement, digests
 from pytest_gpuperf.features.parity.optimizer_steps import OptimizerSteps
 from pytest_gpuperf.features.parity.records import Kind
 from pytest_gpuperf.fixtures.ranks import ProgramRunner, Ranks
@@ -30,7 +30,7 @@ class _Digests(OptimizerSteps):
         what = "gradient of " if kind is Kind.GRADIENT else ""
         if not self.census.rows or self.census.rows[-1][0] != when:
             self.census.rows.append((when, {}))
-        self.census.rows[-1][1][f"{what}parameter {index} {tuple(tensor.shape)}{of}"] = digest(tensor)
+        self.census.rows[-1][1].update(digests({f"{what}parameter {index} {tuple(tensor.shape)}{of}": tensor}))
 
 
 class _Counted:
