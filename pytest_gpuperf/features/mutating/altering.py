@@ -64,12 +64,12 @@ def alter(tensor: torch.Tensor, kind: Kind, size: int, untouched: torch.Tensor, 
         kind: how.
         size: of the group.
         untouched: what it would hold if nothing had been communicated.
-        previous: what it held after the call before; None without one.
+        previous: what it held after the call before with such a tensor; None without one.
     """
     match kind:
         case Kind.SKIPPED:
             tensor.copy_(untouched)
-        case Kind.STALE if previous is not None and previous.shape == tensor.shape:
+        case Kind.STALE if previous is not None:
             tensor.copy_(previous)
         case Kind.TAIL if tensor.numel():
             count = max(1, tensor.numel() // _TAIL)

@@ -41,7 +41,8 @@ class Interception:
         self._record = record
         self._of_objects = of_objects
         self._sizes: dict[Site, list[int]] = {}
-        self._previous: list[torch.Tensor] = []
+        self._previous: dict[tuple[Any, ...], list[torch.Tensor]] = {}
+        """What the call before came to, by types and shapes: a line may send one tensor after another."""
         self._held: list[Any] = []
         self._asking = threading.local()
 
@@ -119,24 +120,29 @@ class Interception:
                 if kind is Kind.SWAPPED:
                     swap([tensor.data for tensor in outputs], size)
                 else:
-                    for index, tensor in enumerate(outputs):
-                        old = self._previous[index] if index < len(self._previous) else None
+                    for index, (tensor, old) in enumerate(zip(outputs, self._before(kind, right), strict=True)):
                         untouched = before[index] if before else own_result(operator, given, tensor, index, rank, size)
                         alter(tensor.data, kind, size, untouched, old)
-                self._previous = right
                 self._record.changed += any(not torch.equal(*pair) for pair in zip(right, outputs, strict=True))
 
         return self._after(self._run(name, keyset, args), after)
 
     def _sent(self, name: str, keyset: Any, args: tuple[Any, ...], kind: Kind, sent: list[torch.Tensor]) -> Any:
         right = [tensor.clone() for tensor in sent]
-        for index, tensor in enumerate(sent):
-            old = self._previous[index] if index < len(self._previous) else None
+        for tensor, old in zip(sent, self._before(kind, right), strict=True):
             alter(tensor, kind, 1, torch.zeros_like(tensor), old)
-        self._previous = right
         self._held.append(sent)  # until the program ends: it may wait for its own tensors only
         self._record.changed += any(not torch.equal(*pair) for pair in zip(right, sent, strict=True))
         return self._run(name, keyset, [sent, *args[1:]])
+
+    def _before(self, kind: Kind, right: list[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        """What the call before with such tensors came to, for a stale one; keeps what this call comes to."""
+        if kind is not Kind.STALE:
+            return [None] * len(right)
+        key = tuple((tensor.dtype, tensor.shape) for tensor in right)
+        before = self._previous.get(key)
+        self._previous[key] = right
+        return [None] * len(right) if before is None else before
 
     def _without_last(self, name: str, keyset: Any, args: tuple[Any, ...], is_last: bool) -> Any:
         operator = OPERATORS[name]
