@@ -13,6 +13,8 @@ import torch
 from pytest_gpuperf.features.mutating.faults import Family, Kind
 from pytest_gpuperf.features.mutating.operators import Operator
 
+KEEPS_OWN = frozenset({Kind.SKIPPED, Kind.TAIL})
+"""Kinds that need what an output would be if nothing had been communicated."""
 _TAIL = 8  # one of so many parts
 
 
@@ -63,7 +65,7 @@ def alter(tensor: torch.Tensor, kind: Kind, size: int, untouched: torch.Tensor, 
         tensor: in place.
         kind: how.
         size: of the group.
-        untouched: what it would hold if nothing had been communicated.
+        untouched: what it would hold if nothing had been communicated, for kinds of ``KEEPS_OWN``.
         previous: what it held after the call before with such a tensor; None without one.
     """
     match kind:

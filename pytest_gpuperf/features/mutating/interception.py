@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf.features.mutating import c10d_internals, places
-from pytest_gpuperf.features.mutating.altering import alter, own_result, swap
+from pytest_gpuperf.features.mutating.altering import KEEPS_OWN, alter, own_result, swap
 from pytest_gpuperf.features.mutating.digests import add_tensor
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Kind, Site
 from pytest_gpuperf.features.mutating.operators import OPERATORS, REDUCTION, Operator, with_inputs
@@ -101,9 +101,8 @@ class Interception:
         group = c10d_internals.group_of(args[operator.group])
         size, rank = group.size(), group.rank()
         self._record.applied += 1
-        given = [tensor.clone() for tensor in operator.inputs(args)]
         if operator.family is Family.SEND:
-            return self._sent(name, keyset, args, kind, given)
+            return self._sent(name, keyset, args, kind, [tensor.clone() for tensor in operator.inputs(args)])
         outputs = operator.outputs(args)
         if kind is Kind.MAX:
             changed = list(args)
@@ -112,7 +111,12 @@ class Interception:
             return self._run(name, keyset, changed)
         if kind is Kind.LEFT_OUT:
             return self._without_last(name, keyset, args, rank == size - 1)
-        before = [tensor.clone() for tensor in outputs] if operator.family is Family.COPY else []
+        needs_own = kind in KEEPS_OWN
+        given = [tensor.clone() for tensor in operator.inputs(args)] if needs_own else []
+        before = [tensor.clone() for tensor in outputs] if needs_own and operator.family is Family.COPY else []
+
+        def untouched(index: int) -> torch.Tensor:
+            return before[index] if before else own_result(operator, given, outputs[index], index, rank, size)
 
         def after() -> None:
             with torch.no_grad():
@@ -121,8 +125,7 @@ class Interception:
                     swap([tensor.data for tensor in outputs], size)
                 else:
                     for index, (tensor, old) in enumerate(zip(outputs, self._before(kind, right), strict=True)):
-                        untouched = before[index] if before else own_result(operator, given, tensor, index, rank, size)
-                        alter(tensor.data, kind, size, untouched, old)
+                        alter(tensor.data, kind, size, untouched(index) if needs_own else tensor, old)
                 self._record.changed += any(not torch.equal(*pair) for pair in zip(right, outputs, strict=True))
 
         return self._after(self._run(name, keyset, args), after)
