@@ -13,7 +13,7 @@ import torch
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-def new(data: bytes = b"") -> Any:
+def new(data: bytes = b"") -> hashlib._Hash:
     """Returns a digest of some bytes that takes more: SHA-1, which processors compute faster than BLAKE2."""
     return hashlib.sha1(data, usedforsecurity=False)
 
