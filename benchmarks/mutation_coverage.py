@@ -36,7 +36,35 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.pytest_command import pytest_command  # noqa: E402
 
-ROUNDS = 4  # of the bare tests; the first one starts ranks
+TIMES_OF = """
+import json
+import os
+import time
+
+from pytest_gpuperf.features.mutating.mutating import Mutating
+from pytest_gpuperf.run.launches import again
+from pytest_gpuperf.run.pytest_internals import run_phases
+
+judge = Mutating._judge
+
+
+def judge_and_time(self, fault, tests):
+    judged = judge(self, fault, tests)
+    self._number += 1
+    around, self._ranks.around = self._ranks.around, None
+    began = time.monotonic()
+    run_phases(again(tests[0].item, self._number), tests[0].item, log=False)
+    bare = time.monotonic() - began
+    self._ranks.around = around
+    if len(tests) == 1:
+        with open(os.environ["TIMES"], "a") as file:
+            print(json.dumps([tests[0].name, bare, judged.seconds]), file=file)
+    return judged
+
+
+Mutating._judge = judge_and_time
+"""
+"""A conftest that runs the bare test after each fault, so that other work of the machine slows both down."""
 TESTS = """
 import os
 import check
@@ -66,9 +94,8 @@ def program(ctx, path):
 
 
 def made(path):
-    @pytest.mark.parametrize("round", range(int(os.environ["ROUNDS"])))
     @pytest.mark.ranks(check.load(path).WORLD, device="cpu")
-    def test(ranks, round):
+    def test(ranks):
         judge(ranks, path)
 
     return test
@@ -141,9 +168,12 @@ def main() -> int:
         results = (options.json or folder / "results.json").absolute()
         if options.what == "programs":
             (folder / "test_programs.py").write_text(TESTS)
+            (folder / "conftest.py").write_text(TIMES_OF)
+            (folder / "times.jsonl").touch()
             (folder / "pytest.ini").write_text("[pytest]\n")
             where, paths = folder, ["test_programs.py"]
-            env = {"PYTHONPATH": os.pathsep.join([str(options.paths[0].absolute()), str(ROOT)]), "VIEW": options.view}
+            path = os.pathsep.join([str(options.paths[0].absolute()), str(ROOT)])
+            env = {"PYTHONPATH": path, "VIEW": options.view, "TIMES": str(folder / "times.jsonl")}
         elif options.what == "groups":
             (folder / "test_groups.py").write_text(_two_groups(options.copies))
             (folder / "pytest.ini").write_text("[pytest]\n")
@@ -155,13 +185,11 @@ def main() -> int:
         paths += ["-k", options.k] if options.k else []
         paths += [f"--gpus={options.gpus}"]
         limit = f"--mutate={options.seconds:g}" if options.seconds else "--mutate"
-        ran = _run([*paths, f"--gpuperf-json={results}", limit], where, {**env, "ROUNDS": "1"})
+        ran = _run([*paths, f"--gpuperf-json={results}", limit], where, env)
         found = json.loads(results.read_text())["features"]["mutating"]
         print(*_lines(found), sep="\n")
         if options.what == "programs":
-            bare = folder / "bare.json"
-            _run([*paths, f"--gpuperf-json={bare}"], where, {**env, "ROUNDS": str(ROUNDS)})
-            print(_cost(found, json.loads(bare.read_text())["ran"]))
+            print(_cost([json.loads(line) for line in (folder / "times.jsonl").read_text().splitlines()]))
         if options.what == "groups":
             faults = [one for site in found["sites"] for one in site["faults"]]
             hung = [one["kind"] for one in faults if one["seconds"] > HUNG]
@@ -231,32 +259,21 @@ def _lines(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _cost(found: Mapping[str, Any], ran: Sequence[Mapping[str, Any]]) -> str:
-    bare: dict[str, list[float]] = {}
-    for one in ran:
-        bare.setdefault(_name(one["test"]), []).append(one["seconds"])
-    alike = {test: statistics.median(seconds[1:]) for test, seconds in bare.items() if len(seconds) > 1}
-    with_fault: dict[str, list[float]] = {}
-    for site in found["sites"]:
-        for one in site["faults"]:
-            # The time is that of one test only if no other test reaches the site.
-            if one["outcome"] != "not_made" and len(site["tests"]) == 1:
-                with_fault.setdefault(_name(site["tests"][0]), []).append(one["seconds"])
-    both = [(alike[test], statistics.median(seconds)) for test, seconds in with_fault.items() if test in alike]
+def _cost(timed: Sequence[tuple[str, float, float]]) -> str:
+    """Returns a line about bare tests and their next faults: the name, and the seconds of both."""
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for test, bare, fault in timed:
+        pairs.setdefault(test, []).append((bare, fault))
+    both = [tuple(map(statistics.median, zip(*some, strict=True))) for some in pairs.values()]
     if not both:
         return "cost: no test was timed"
     before, after = (statistics.median(seconds) for seconds in zip(*both, strict=True))
-    ratio = statistics.median(one[1] / one[0] for one in both)
+    ratio = statistics.median(statistics.median(fault / bare for bare, fault in some) for some in pairs.values())
     within = sum(fault <= TIMES * bare + ADDED for bare, fault in both)
     return (
         f"cost: {len(both)} tests, medians: bare {1e3 * before:.0f} ms, with a fault {1e3 * after:.0f} ms, "
         f"ratio {ratio:.2f}; {within} take at most {TIMES} times the bare test and {1e3 * ADDED:.0f} ms"
     )
-
-
-def _name(test: str) -> str:
-    """The test's name without its parameters."""
-    return test.partition("::")[2].partition("[")[0]
 
 
 if __name__ == "__main__":

@@ -44,6 +44,15 @@ def twice(ctx: Context) -> list[float]:
     return found
 
 
+def of_two_shapes(ctx: Context) -> list[float]:
+    found = []
+    for step in (1.0, 2.0):
+        for x in (torch.tensor([step]), torch.tensor([step, 10 * step])):
+            dist.all_reduce(x)
+            found += x.tolist()
+    return found
+
+
 def all_gather(ctx: Context) -> list[float]:
     parts = [torch.empty(1) for _ in range(2)]
     dist.all_gather(parts, torch.tensor([ctx.rank + 1.0]))
@@ -87,6 +96,18 @@ def send(ctx: Context) -> list[float]:
         return []
     dist.recv(x, 0)
     return x.tolist()
+
+
+def sends_of_two_shapes(ctx: Context) -> list[float]:
+    found = []
+    for step in (1.0, 2.0):
+        for x in (torch.tensor([step]), torch.tensor([step, 10 * step])):
+            if ctx.rank == 0:
+                dist.send(x, 1)
+            else:
+                dist.recv(x.zero_(), 0)
+                found += x.tolist()
+    return found
 
 
 def steps(ctx: Context) -> list[float]:
@@ -234,6 +255,7 @@ def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
         (all_reduce, Kind.BF16, [[3.0, 9.0]] * 2),
         (all_reduce, Kind.TAIL, [[3.0, 3.001], [3.0, 6.002]]),
         (twice, Kind.STALE, [[2.0, 2.0]] * 2),
+        (of_two_shapes, Kind.STALE, [[2.0, 2.0, 20.0] * 2] * 2),
         (all_gather, Kind.SKIPPED, [[1.0, 1.0], [2.0, 2.0]]),
         (all_gather, Kind.SWAPPED, [[2.0, 1.0]] * 2),
         (all_gather, Kind.LEFT_OUT, [[1.0, 0.0]] * 2),
@@ -249,6 +271,7 @@ def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
         (exchange, Kind.SWAPPED, [[11.0, 1.0], [12.0, 2.0]]),
         (broadcast, Kind.SKIPPED, [[1.0], [2.0]]),
         (send, Kind.SKIPPED, [[], [0.0]]),
+        (sends_of_two_shapes, Kind.STALE, [[], [1.0, 1.0, 10.0] * 2]),
         (gathered_objects, Kind.SWAPPED, [[1.0, 0.0]] * 2),
         (gathered_objects, Kind.SKIPPED, [[0.0, 0.0], [1.0, 1.0]]),
         (gathered_at_one, Kind.SWAPPED, [[1.0, 0.0], []]),

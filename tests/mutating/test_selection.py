@@ -43,3 +43,25 @@ def test_tests_that_a_fault_fails_are_no_last_failures(tmp_path: Path) -> None:
     assert last_failed("--mutate") == ["test_wrong[2ranks]"]
     (folder / "test_it.py").write_text(HEAD + STRONG + WEAK + wrong.replace("9.004", "9.003"))
     assert last_failed("--mutate", "--lf") == []
+
+
+def test_the_failures_of_faults_have_no_text(tmp_path: Path) -> None:
+    hook = """
+import pathlib
+import pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.failed:
+        with pathlib.Path("failures.txt").open("a") as file:
+            print(item.name, len(report.longreprtext), file=file)
+    return report
+"""
+    wrong = STRONG.replace("test_strong", "test_wrong").replace("9.003", "9.004")
+    folder = write(tmp_path, {**sources(STRONG, wrong), "conftest.py": hook})
+    run_pytest(folder, "--mutate")
+    lengths = dict(one.split() for one in (folder / "failures.txt").read_text().splitlines())
+    assert int(lengths.pop("test_wrong[2ranks]")) > 0
+    assert len(lengths) == 7
+    assert set(lengths.values()) == {"0"}

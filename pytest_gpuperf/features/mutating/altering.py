@@ -13,6 +13,8 @@ import torch
 from pytest_gpuperf.features.mutating.faults import Family, Kind
 from pytest_gpuperf.features.mutating.operators import Operator
 
+KEEPS_OWN = frozenset({Kind.SKIPPED, Kind.TAIL})
+"""Kinds that need what an output would be if nothing had been communicated."""
 _TAIL = 8  # one of so many parts
 
 
@@ -63,13 +65,13 @@ def alter(tensor: torch.Tensor, kind: Kind, size: int, untouched: torch.Tensor, 
         tensor: in place.
         kind: how.
         size: of the group.
-        untouched: what it would hold if nothing had been communicated.
-        previous: what it held after the call before; None without one.
+        untouched: what it would hold if nothing had been communicated, for kinds of ``KEEPS_OWN``.
+        previous: what it held after the call before with such a tensor; None without one.
     """
     match kind:
         case Kind.SKIPPED:
             tensor.copy_(untouched)
-        case Kind.STALE if previous is not None and previous.shape == tensor.shape:
+        case Kind.STALE if previous is not None:
             tensor.copy_(previous)
         case Kind.TAIL if tensor.numel():
             count = max(1, tensor.numel() // _TAIL)

@@ -22,6 +22,7 @@ DECORATED = {"wrapper", "wrapped", "inner", "_fn"}
 CALLS_A_MODULE = "_wrapped_call_impl"
 """The method by which a module is called."""
 _KEYS = ("SparseCUDA", "SparseCPU", "Meta", "CUDA", "CPU")
+_VALUELESS = tuple(getattr(torch._C.DispatchKey, name) for name in _KEYS[:3])
 
 
 def run_kernel(operator: str, keyset: Any, args: Sequence[Any]) -> Any:
@@ -55,8 +56,7 @@ def kernel_there(operator: str) -> Callable[..., Any] | None:
 
 def is_of_values(keyset: Any) -> bool:
     """Whether the tensors of a call have values that can be read: they are dense and not of the meta device."""
-    keys = torch._C.DispatchKey
-    return not any(keyset.has(getattr(keys, name)) for name in _KEYS[:3])
+    return not any(map(keyset.has, _VALUELESS))
 
 
 class _AlteredWork(dist.Work):

@@ -47,7 +47,7 @@ class Kind(StrEnum):
     SWAPPED = "shards swapped"
     """The ranks' parts come in another order."""
     STALE = "stale"
-    """The result is that of the call before."""
+    """The result is that of the call before with such tensors."""
     TIMES = "x R"
     """The result is multiplied by the number of ranks: sum for mean."""
     TAIL = "tail not sent"

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf.features.mutating import c10d_internals, places
-from pytest_gpuperf.features.mutating.altering import alter, own_result, swap
+from pytest_gpuperf.features.mutating.altering import KEEPS_OWN, alter, own_result, swap
 from pytest_gpuperf.features.mutating.digests import add_tensor
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Kind, Site
 from pytest_gpuperf.features.mutating.operators import OPERATORS, REDUCTION, Operator, with_inputs
@@ -41,7 +41,8 @@ class Interception:
         self._record = record
         self._of_objects = of_objects
         self._sizes: dict[Site, list[int]] = {}
-        self._previous: list[torch.Tensor] = []
+        self._previous: dict[tuple[Any, ...], list[torch.Tensor]] = {}
+        """What the call before came to, by types and shapes: a line may send one tensor after another."""
         self._held: list[Any] = []
         self._asking = threading.local()
 
@@ -100,9 +101,8 @@ class Interception:
         group = c10d_internals.group_of(args[operator.group])
         size, rank = group.size(), group.rank()
         self._record.applied += 1
-        given = [tensor.clone() for tensor in operator.inputs(args)]
         if operator.family is Family.SEND:
-            return self._sent(name, keyset, args, kind, given)
+            return self._sent(name, keyset, args, kind, [tensor.clone() for tensor in operator.inputs(args)])
         outputs = operator.outputs(args)
         if kind is Kind.MAX:
             changed = list(args)
@@ -111,7 +111,12 @@ class Interception:
             return self._run(name, keyset, changed)
         if kind is Kind.LEFT_OUT:
             return self._without_last(name, keyset, args, rank == size - 1)
-        before = [tensor.clone() for tensor in outputs] if operator.family is Family.COPY else []
+        needs_own = kind in KEEPS_OWN
+        given = [tensor.clone() for tensor in operator.inputs(args)] if needs_own else []
+        before = [tensor.clone() for tensor in outputs] if needs_own and operator.family is Family.COPY else []
+
+        def untouched(index: int) -> torch.Tensor:
+            return before[index] if before else own_result(operator, given, outputs[index], index, rank, size)
 
         def after() -> None:
             with torch.no_grad():
@@ -119,24 +124,28 @@ class Interception:
                 if kind is Kind.SWAPPED:
                     swap([tensor.data for tensor in outputs], size)
                 else:
-                    for index, tensor in enumerate(outputs):
-                        old = self._previous[index] if index < len(self._previous) else None
-                        untouched = before[index] if before else own_result(operator, given, tensor, index, rank, size)
-                        alter(tensor.data, kind, size, untouched, old)
-                self._previous = right
+                    for index, (tensor, old) in enumerate(zip(outputs, self._before(kind, right), strict=True)):
+                        alter(tensor.data, kind, size, untouched(index) if needs_own else tensor, old)
                 self._record.changed += any(not torch.equal(*pair) for pair in zip(right, outputs, strict=True))
 
         return self._after(self._run(name, keyset, args), after)
 
     def _sent(self, name: str, keyset: Any, args: tuple[Any, ...], kind: Kind, sent: list[torch.Tensor]) -> Any:
         right = [tensor.clone() for tensor in sent]
-        for index, tensor in enumerate(sent):
-            old = self._previous[index] if index < len(self._previous) else None
+        for tensor, old in zip(sent, self._before(kind, right), strict=True):
             alter(tensor, kind, 1, torch.zeros_like(tensor), old)
-        self._previous = right
         self._held.append(sent)  # until the program ends: it may wait for its own tensors only
         self._record.changed += any(not torch.equal(*pair) for pair in zip(right, sent, strict=True))
         return self._run(name, keyset, [sent, *args[1:]])
+
+    def _before(self, kind: Kind, right: list[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        """What the call before with such tensors came to, for a stale one; keeps what this call comes to."""
+        if kind is not Kind.STALE:
+            return [None] * len(right)
+        key = tuple((tensor.dtype, tensor.shape) for tensor in right)
+        before = self._previous.get(key)
+        self._previous[key] = right
+        return [None] * len(right) if before is None else before
 
     def _without_last(self, name: str, keyset: Any, args: tuple[Any, ...], is_last: bool) -> Any:
         operator = OPERATORS[name]

@@ -237,6 +237,8 @@ class Mutating:
     def _again(self, test: Test, run: Run) -> tuple[bool, Run]:
         self._number += 1
         clone = again(test.item, self._number)
+        # The text of a failure is not shown, and pytest parses the files of a whole traceback for it.
+        vars(clone)["repr_failure"] = lambda excinfo, style=None: ""
         self.runs[clone.nodeid] = run
         with warnings.catch_warnings(), reports_kept_back(clone.session) as of_subtests:
             warnings.simplefilter("ignore")  # those of a program with a fault are nobody's

@@ -7,7 +7,6 @@ functions themselves are replaced while a program runs. Names that were imported
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -128,6 +127,6 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def _digest(values: list[Any]) -> bytes:
-    digest = hashlib.blake2b()
+    digest = digests.new()
     digests.add(digest, values)
     return digest.digest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,7 +54,7 @@ def observed(
     with _states() as (modules, optimizers):
         with interception.installed(), objects.installed(), states.installed():
             result = entry(context, *args, **kwargs)
-        digest = hashlib.blake2b(digests.of_states(modules.values(), optimizers.values()))
+        digest = digests.new(digests.of_states(modules.values(), optimizers.values()))
         digests.add(digest, result)
         shows = result is not None or bool(modules or optimizers)
     seen = Observation(record.sites, record.applied, record.changed, digest.digest(), record.digest(), shows)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from pytest_gpuperf.features.mutating import digests
 from pytest_gpuperf.features.mutating.faults import Calls, Fault, Site
 
 
@@ -40,7 +40,7 @@ class Record:
         calls = self.sites.get(site)
         if calls is None:
             calls = self.sites[site] = made()
-            self._sent[site] = hashlib.blake2b()
+            self._sent[site] = digests.new()
         calls.count += 1
         return calls
 
@@ -57,7 +57,7 @@ class Record:
 
     def digest(self) -> bytes:
         """A digest of what each site sent; sites of several threads have no order."""
-        whole = hashlib.blake2b()
+        whole = digests.new()
         for site in sorted(self._sent):
             whole.update(f"{site.operation}{site.line}".encode() + self._sent[site].digest())
         return whole.digest()
