@@ -2,6 +2,7 @@
 
 import gc
 import importlib.metadata
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,10 @@ from pytest_gpuperf.run import session
 from tests import fake_gpus
 from tests.warm_python import FRESH, WarmPython
 from tests.whole_run import COMMON_PLUGINS, environment
+
+# A shell starts what runs in its background with Ctrl-C ignored, and tests of Ctrl-C would hang.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What is judged by the clock would fail wherever the machine stops for a moment.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
