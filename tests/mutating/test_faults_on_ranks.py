@@ -270,6 +270,7 @@ def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
         (exchange, Kind.SKIPPED, [[1.0, 2.0], [11.0, 12.0]]),
         (exchange, Kind.SWAPPED, [[11.0, 1.0], [12.0, 2.0]]),
         (broadcast, Kind.SKIPPED, [[1.0], [2.0]]),
+        (broadcast, Kind.ROOT, [[2.0], [2.0]]),
         (send, Kind.SKIPPED, [[], [0.0]]),
         (sends_of_two_shapes, Kind.STALE, [[], [1.0, 1.0, 10.0] * 2]),
         (gathered_objects, Kind.SWAPPED, [[1.0, 0.0]] * 2),

@@ -16,8 +16,10 @@ class Family(Enum):
     GATHER = "gather"
     EXCHANGE = "exchange"
     """Each rank has a part for each other rank."""
-    COPY = "copy"
-    """One rank's tensors reach others."""
+    BROADCAST = "broadcast"
+    """One rank's tensors reach all others."""
+    SCATTER = "scatter"
+    """Each rank gets a part of what one rank has."""
     SEND = "send"
     OBJECTS = "objects"
     """Each rank's Python object reaches others."""
@@ -46,6 +48,8 @@ class Kind(StrEnum):
     """The last rank contributes zeros."""
     SWAPPED = "shards swapped"
     """The ranks' parts come in another order."""
+    ROOT = "another root"
+    """The rank after the root sends."""
     STALE = "stale"
     """The result is that of the call before with such tensors."""
     TIMES = "x R"
@@ -134,6 +138,8 @@ def kinds(calls: Calls) -> list[Kind]:
         found |= set() if calls.is_max else {Kind.MAX}
     if calls.family is Family.GATHER:
         found.add(Kind.LEFT_OUT)
+    if calls.family is Family.BROADCAST:
+        found.add(Kind.ROOT)
     if calls.family in (Family.GATHER, Family.EXCHANGE, Family.OBJECTS):
         found.add(Kind.SWAPPED)
     return [kind for kind in Kind if kind in found]

@@ -23,6 +23,7 @@ from pytest_gpuperf.features.mutating.faults import Calls, Family, Kind, Site
 from pytest_gpuperf.features.mutating.operators import OPERATORS, REDUCTION, Operator, with_inputs
 from pytest_gpuperf.features.mutating.record import Record, is_captured
 
+_ROOTED = (Family.BROADCAST, Family.SCATTER)  # one rank's tensors reach others
 _OBJECTS = "object"  # in the names of what sends pickled objects
 
 
@@ -109,11 +110,16 @@ class Interception:
             changed[REDUCTION[operator.in_place]] = self._maximum(group, outputs[0])
             self._record.changed += 1
             return self._run(name, keyset, changed)
+        if kind is Kind.ROOT:
+            changed = list(args)
+            changed[operator.group + 1] = (args[operator.group + 1] + 1) % size
+            self._record.changed += 1
+            return self._run(name, keyset, changed)
         if kind is Kind.LEFT_OUT:
             return self._without_last(name, keyset, args, rank == size - 1)
         needs_own = kind in KEEPS_OWN
         given = [tensor.clone() for tensor in operator.inputs(args)] if needs_own else []
-        before = [tensor.clone() for tensor in outputs] if needs_own and operator.family is Family.COPY else []
+        before = [tensor.clone() for tensor in outputs] if needs_own and operator.family in _ROOTED else []
 
         def untouched(index: int) -> torch.Tensor:
             return before[index] if before else own_result(operator, given, outputs[index], index, rank, size)
@@ -201,6 +207,6 @@ def _override(interception: Interception, name: str) -> Callable[..., Any]:
 
 def _sends(operator: Operator, family: Family, args: Sequence[Any], group: Any) -> bool:
     """Whether this rank's inputs have values: those of a broadcast are its root's, and others hold anything."""
-    if family is Family.COPY:
+    if family in _ROOTED:
         return bool(args[operator.group + 1] == group.rank())
     return family is not Family.OTHER
