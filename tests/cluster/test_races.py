@@ -175,7 +175,7 @@ def test_a_checkout_on_a_node_that_died_is_named(lab: Lab) -> None:
 
 
 def until_checked_out(lab: Lab, node: str, act: Callable[[subprocess.Popen[str]], None]) -> str:
-    """What a race prints to whose run something happens once a node has the old code."""
+    """What a race prints to whose run something happens once ranks of a node have imported the old code."""
     command = [
         sys.executable,
         "-m",
@@ -194,7 +194,7 @@ def until_checked_out(lab: Lab, node: str, act: Callable[[subprocess.Popen[str]]
         text=True,
     ) as process:
         until = time.monotonic() + SLOW
-        while not list(temporary(lab.folder, node).glob("gpuperf-race-*/*/src")) and time.monotonic() < until:
+        while not list(temporary(lab.folder, node).glob("gpuperf-race-*/*/src/work/__pycache__")) and time.monotonic() < until:
             time.sleep(0.1)
         act(process)
         printed, _ = process.communicate(timeout=SLOW)
