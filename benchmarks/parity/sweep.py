@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.parity.models import Setup, program, reference
+from benchmarks.parity.models import Setup, reference
+from benchmarks.parity.programs import program
 from pytest_gpuperf import Parity
 
 _FIRST, _, _LAST = os.environ.get("PARITY_SEEDS", "0:2").partition(":")

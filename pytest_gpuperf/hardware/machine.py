@@ -43,9 +43,9 @@ class Machine:
     fabric: str = ""
     """Label of the network that joins a node of a cluster to the others; empty without a cluster."""
     node_keys: tuple[str, ...] = ()
-    """Of the nodes of a cluster: hardware key and network of each; empty for one machine."""
+    """Hardware key and network of each node of a cluster; empty for one machine."""
     node_gpus: tuple[int, ...] = ()
-    """Of the nodes of a cluster: how many GPUs each has; empty for one machine."""
+    """Number of GPUs of each node of a cluster; empty for one machine."""
     network: Network | None = None
     """The network of a node of a cluster, or of all nodes; None without a cluster, or if nobody told."""
     memory_told: float | None = None

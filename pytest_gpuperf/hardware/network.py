@@ -17,7 +17,7 @@ class Network:
     """The adapters of a node, or of all nodes together."""
 
     name: str = ""
-    """Of the adapters."""
+    """Names of the adapters."""
     rdma: bool = False
     """Whether they are adapters for RDMA, with InfiniBand or RoCE; else TCP goes through one interface."""
     one: float | None = None
@@ -25,7 +25,7 @@ class Network:
     together: float | None = None
     """Bytes/s of all adapters of a node, one direction; None if unknown."""
     boot: str = ""
-    """The same for nodes of one machine only."""
+    """The kernel's boot id; only nodes of one machine share it."""
     unknown: str = ""
     """Why no rate is known; empty if it is."""
 
@@ -52,7 +52,7 @@ def network_of(interface: str | None, root: Path = Path("/")) -> Network:
 
 
 def as_one(networks: Mapping[str, Network | None]) -> Network | None:
-    """The network between nodes, as fast as the slowest node's; None if a node told of none.
+    """Joins the networks of nodes into one, as fast as the slowest; returns None if a node reported none.
 
     Args:
         networks: by the nodes' names.

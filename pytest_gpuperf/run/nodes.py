@@ -68,7 +68,7 @@ class Watching(Protocol):
 
 
 class Kept(Protocol):
-    """What a process of a node has made, and keeps until it is told to undo it."""
+    """Something that a process of a node made, and keeps until the controller closes it."""
 
     @property
     def told(self) -> Any:

@@ -22,13 +22,13 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="nodes with mounts of 
 SLOW = 300  # seconds; generous, since a machine may be busy
 INI = "[pytest]\ngpuperf_minimum_slowdown = 0.5\n"
 TESTS = """
-import work
+import paced
 import pytest
 
 def stepping(ctx, *, log):
     with open(log, "a") as file:
-        print(ctx.rank, ctx.node_name, work.SECONDS, work.__file__, file=file)
-    return work.step
+        print(ctx.rank, ctx.node_name, paced.SECONDS, paced.__file__, file=file)
+    return paced.step
 
 @pytest.mark.perf
 @pytest.mark.ranks(nodes=2)
@@ -41,7 +41,7 @@ IT = "test_step[2ranks]"
 
 def package(seconds: float) -> dict[str, str]:
     """A package of the repository, whose step takes so long."""
-    return {"src/work/__init__.py": f"import time\nSECONDS = {seconds}\ndef step():\n    time.sleep(SECONDS)\n"}
+    return {"src/paced/__init__.py": f"import time\nSECONDS = {seconds}\ndef step():\n    time.sleep(SECONDS)\n"}
 
 
 @dataclass
@@ -111,6 +111,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     commit(top, {"README": "still fast"})
     slower = commit(top, package(20e-3), "Slower")
     commit(top, {"README": "as slow"})
+    (folder / "log").touch()
     with raylets("gpu-a", env=variables(folder)) as cluster:
         yield Lab(folder, cluster, slower)
 
@@ -136,7 +137,7 @@ def test_a_race_finds_slower_code_in_each_nodes_own_clone(lab: Lab) -> None:
     assert lab.loaded("gpu-b", 10e-3), run.text
     for file in lab.loaded("gpu-b", 10e-3):
         assert file.startswith(str(temporary(lab.folder, "gpu-b"))), file
-    assert lab.loaded("gpu-b", 20e-3) == {str(lab.top / "src/work/__init__.py")}
+    assert lab.loaded("gpu-b", 20e-3) == {str(lab.top / "src/paced/__init__.py")}
     assert lab.left() == []
 
 
@@ -159,7 +160,7 @@ def test_a_node_without_the_repository_is_refused_by_name(lab: Lab) -> None:
 
 def test_a_race_that_is_interrupted_leaves_nothing_on_any_node(lab: Lab) -> None:
     lab.cluster.add_with_mounts("gpu-d", {lab.top: lab.clone("interrupted")}, **variables(lab.folder, "gpu-d"))
-    run = until_checked_out(lab, "gpu-d", lambda process: process.send_signal(signal.SIGINT))
+    run = disturbed(lab, "gpu-d", lambda process: process.send_signal(signal.SIGINT))
     lab.cluster.remove("gpu-d")
     assert "KeyboardInterrupt" in run, run
     assert lab.left() == []
@@ -167,15 +168,15 @@ def test_a_race_that_is_interrupted_leaves_nothing_on_any_node(lab: Lab) -> None
 
 def test_a_checkout_on_a_node_that_died_is_named(lab: Lab) -> None:
     lab.cluster.add_with_mounts("gpu-e", {lab.top: lab.clone("died")}, **variables(lab.folder, "gpu-e"))
-    run = until_checked_out(lab, "gpu-e", lambda process: lab.cluster.remove("gpu-e"))
+    run = disturbed(lab, "gpu-e", lambda process: lab.cluster.remove("gpu-e"))
     found = r"gpuperf: a checkout of \w{12} may be left in the temporary folder of a node: node gpu-e is gone: "
     assert re.search(found, run), run
     left = lab.left()
     assert all(f"{os.sep}gpu-e{os.sep}" in one for one in left), left
 
 
-def until_checked_out(lab: Lab, node: str, act: Callable[[subprocess.Popen[str]], None]) -> str:
-    """What a race prints to whose run something happens once ranks of a node have imported the old code."""
+def disturbed(lab: Lab, node: str, act: Callable[[subprocess.Popen[str]], None]) -> str:
+    """What a race prints that is disturbed once ranks of a node run the old code."""
     command = [
         sys.executable,
         "-m",
@@ -194,7 +195,9 @@ def until_checked_out(lab: Lab, node: str, act: Callable[[subprocess.Popen[str]]
         text=True,
     ) as process:
         until = time.monotonic() + SLOW
-        while not list(temporary(lab.folder, node).glob("gpuperf-race-*/*/src/work/__pycache__")) and time.monotonic() < until:
+        while not lab.loaded(node, 10e-3):
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < until, f"ranks of {node} have not run the old code within {SLOW} s"
             time.sleep(0.1)
         act(process)
         printed, _ = process.communicate(timeout=SLOW)

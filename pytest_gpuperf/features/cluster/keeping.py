@@ -46,6 +46,10 @@ class KeptOnMembers:
         kept = cls(members, number)
         try:
             kept._make(make, arguments)
+        except CannotRace as error:
+            if kept.close():
+                raise CannotRace(f"{error}; a node that is gone may hold a part of what it made for the race") from None
+            raise
         except BaseException:
             kept.close()
             raise

@@ -118,7 +118,7 @@ class NodeHost:
         return importable(package, elsewhere)
 
     def keep(self, number: int, make: Callable[..., Kept], arguments: Sequence[object]) -> Any:
-        """Makes something, and keeps it until ``let_go`` or the end of the run; returns what it tells.
+        """Makes something that the node keeps until ``let_go`` or the end of the run, and returns its report.
 
         Args:
             number: of what is kept.

@@ -105,14 +105,12 @@ class Interception:
         if operator.family is Family.SEND:
             return self._sent(name, keyset, args, kind, [tensor.clone() for tensor in operator.inputs(args)])
         outputs = operator.outputs(args)
-        if kind is Kind.MAX:
+        if kind in (Kind.MAX, Kind.ROOT):
             changed = list(args)
-            changed[REDUCTION[operator.in_place]] = self._maximum(group, outputs[0])
-            self._record.changed += 1
-            return self._run(name, keyset, changed)
-        if kind is Kind.ROOT:
-            changed = list(args)
-            changed[operator.group + 1] = (args[operator.group + 1] + 1) % size
+            if kind is Kind.MAX:
+                changed[REDUCTION[operator.in_place]] = self._maximum(group, outputs[0])
+            else:
+                changed[operator.group + 1] = (args[operator.group + 1] + 1) % size
             self._record.changed += 1
             return self._run(name, keyset, changed)
         if kind is Kind.LEFT_OUT:

@@ -29,7 +29,7 @@ class Observation:
     changed: int
     """How many of these came to other bits."""
     digest: bytes
-    """Of the result, and the states of modules and optimizers."""
+    """A digest of the result, and of the states of modules and optimizers."""
     sent: bytes
     """A digest of all that was sent."""
     shows: bool

@@ -19,7 +19,7 @@ _WORDS = 256  # of 8 bytes, in a row of a tensor's bytes
 
 
 def digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
-    """16 bytes of each tensor that differ if one bit of its own part differs, by name.
+    """Digests tensors by name: the 16 bytes differ if one bit of the tensor's own part differs.
 
     Large tensors are added up along rows and columns of 64-bit words first, which reads them at the speed of the
     memory. A changed bit changes a sum, and words that change places change the sums of rows or of columns. What
