@@ -1,10 +1,11 @@
-"""Measures what a census and a check cost, on this machine's CPU.
+"""Measures what a census and a check cost, on a CPU or a GPU.
 
-python -m benchmarks.parity.cost
+python -m benchmarks.parity.cost [--device cuda]
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -28,23 +29,25 @@ def seconds(call: Callable[[], object], rounds: int = _ROUNDS) -> float:
     return statistics.median(times[2:])
 
 
-def census_cost(megabytes: int, layers: int) -> float:
+def census_cost(megabytes: int, layers: int, device: str) -> float:
     """Seconds of one census of a model of this many MB of parameters in equal layers."""
     width = int((megabytes * 2**20 / 4 / layers) ** 0.5)
-    model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+    model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers))).to(device)
     counted = census(model)
     return seconds(lambda: counted.take("now"))
 
 
-def rounding_cost(width: int) -> float:
+def rounding_cost(width: int, device: str) -> float:
     """How many plain runs a run with random rounding costs, of a training step of a small network."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.LayerNorm(width))
-    x = torch.randn(64, width)
+    model, x = model.to(device), torch.randn(64, width, device=device)
 
     def step() -> None:
         model.zero_grad()
         model(x).square().mean().backward()
+        if x.is_cuda:
+            torch.cuda.synchronize()
 
     def shaken() -> None:
         with RandomRounding(0):
@@ -55,11 +58,14 @@ def rounding_cost(width: int) -> float:
 
 def main() -> None:
     """Prints a line for each measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", help="default cpu, with one thread")
+    device = parser.parse_args().device
     torch.set_num_threads(1)
-    for layers in (4, 40):
-        print(f"census of 10 MB in {layers} parameters: {1e3 * census_cost(10, layers):.2f} ms")
+    for layers in (4, 10, 40):
+        print(f"census of 10 MB in {layers} parameters: {1e3 * census_cost(10, layers, device):.2f} ms")
     for width in (32, 256, 1024):
-        print(f"a run with random rounding, width {width}: {rounding_cost(width):.1f} plain runs")
+        print(f"a run with random rounding, width {width}: {rounding_cost(width, device):.1f} plain runs")
 
 
 if __name__ == "__main__":
