@@ -232,16 +232,64 @@ def ring(ctx: Context) -> list[float]:
     return got.tolist()
 
 
+def summed_over_rows(ctx: Context) -> list[float]:
+    mesh = ctx.mesh((2, 2), ("rows", "columns"))
+    x = torch.tensor([10.0**ctx.rank])
+    dist.all_reduce(x, group=mesh["rows"].get_group())
+    return x.tolist()
+
+
+def mean_over_all(ctx: Context) -> list[float]:
+    x = torch.tensor([10.0**ctx.rank, 2.0])
+    dist.all_reduce(x)
+    x /= 4
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x.tolist()
+
+
+def gathered_over_rows(ctx: Context) -> list[float]:
+    mesh = ctx.mesh((2, 2), ("rows", "columns"))
+    parts = [torch.empty(1), torch.empty(1)]
+    dist.all_gather(parts, torch.tensor([float(ctx.rank)]), group=mesh["rows"].get_group())
+    return torch.cat(parts).tolist()
+
+
+def scattered_over_rows(ctx: Context) -> list[float]:
+    mesh = ctx.mesh((2, 2), ("rows", "columns"))
+    mine = torch.empty(1)
+    given = torch.tensor([10.0**ctx.rank, 2 * 10.0**ctx.rank])
+    dist.reduce_scatter_tensor(mine, given, group=mesh["rows"].get_group())
+    return mine.tolist()
+
+
+def reduced_by_some(ctx: Context) -> list[float]:
+    mesh = ctx.mesh((2, 2), ("rows", "columns"))
+    x = torch.tensor([10.0**ctx.rank])
+    if ctx.rank in (0, 2):
+        dist.all_reduce(x, group=mesh["rows"].get_group())
+    return x.tolist()
+
+
+def drawn_alike(ctx: Context) -> list[float]:
+    torch.manual_seed(3)
+    return torch.rand(1).tolist()
+
+
+def drawn_by_rank(ctx: Context) -> list[float]:
+    torch.random.manual_seed(seed=3 + ctx.rank)
+    return torch.rand(1).tolist()
+
+
 def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
     """What the ranks come to if the program's collective has a fault."""
     sites = {
         site: calls
-        for one in ranks.run(observed, None, program, (), {})
+        for one in ranks.run(observed, None, "", program, (), {})
         for site, calls in one.observation.sites.items()
     }
     (site,) = [site for site, calls in sites.items() if kind in kinds(calls)]
     assert site.file == __file__
-    return ranks.run(observed, Fault(site, kind), program, (), {})
+    return ranks.run(observed, Fault(site, kind), f"{program.__name__} {kind}", program, (), {})
 
 
 @pytest.mark.parametrize(
@@ -305,20 +353,63 @@ def test_a_fault_alters_what_a_collective_comes_to(
 
 
 @pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (summed_over_rows, [[11.0], [11.0], [1100.0], [1100.0]]),
+        (gathered_over_rows, [[0.0, 1.0], [0.0, 1.0], [2.0, 3.0], [2.0, 3.0]]),
+        (scattered_over_rows, [[11.0], [11.0], [2200.0], [2200.0]]),
+    ],
+)
+@pytest.mark.ranks(4)
+def test_a_call_may_be_made_over_another_group(ranks: Ranks, program: Program, expected: list[list[float]]) -> None:
+    for _ in range(2):
+        found = with_fault(ranks, program, Kind.GROUP)
+        assert [one.result for one in found] == expected
+        assert [one.observation.changed for one in found] == [1] * 4
+
+
+@pytest.mark.ranks(4)
+def test_without_another_group_the_halves_are_two(ranks: Ranks) -> None:
+    sites = ranks.run(observed, None, "", mean_over_all, (), {})[0].observation.sites
+    first, last = sorted(sites)
+    found = ranks.run(observed, Fault(first, Kind.GROUP), "sum", mean_over_all, (), {})
+    assert [one.result for one in found] == [[275.0, 1.0]] * 4
+    found = ranks.run(observed, Fault(last, Kind.GROUP), "max", mean_over_all, (), {})
+    assert [one.observation.applied for one in found] == [1] * 4
+    assert [one.result for one in found] == [[277.75, 2.0]] * 4  # they have the same by then
+
+
+@pytest.mark.ranks(4)
+def test_a_group_whose_ranks_do_not_call_leaves_a_call_as_it_is(ranks: Ranks) -> None:
+    found = with_fault(ranks, reduced_by_some, Kind.GROUP)
+    assert [one.result for one in found] == [[101.0], [10.0], [101.0], [1000.0]]
+    assert [one.observation.applied for one in found] == [0] * 4
+
+
+@pytest.mark.parametrize("program", [drawn_alike, drawn_by_rank])
+@pytest.mark.ranks(2)
+def test_the_last_rank_may_have_another_seed(ranks: Ranks, program: Program) -> None:
+    right = [one.result for one in ranks.run(observed, None, "", program, (), {})]
+    wrong = [one.result for one in with_fault(ranks, program, Kind.SEED)]
+    assert (right[0] == right[1], wrong[0] == wrong[1]) == (program is drawn_alike, program is drawn_by_rank)
+    assert right[0] == wrong[0]
+
+
+@pytest.mark.parametrize(
     ("call", "expected"),
     [(1, [[1.0, 6.0, 9.0], [2.0, 6.0, 9.0]]), (3, [[3.0, 6.0, 3.0], [3.0, 6.0, 6.0]])],
 )
 @pytest.mark.ranks(2)
 def test_one_call_of_many_may_have_a_fault(ranks: Ranks, call: int, expected: list[list[float]]) -> None:
-    (site,) = ranks.run(observed, None, steps, (), {})[0].observation.sites
-    found = ranks.run(observed, Fault(site, Kind.SKIPPED, call), steps, (), {})
+    (site,) = ranks.run(observed, None, "", steps, (), {})[0].observation.sites
+    found = ranks.run(observed, Fault(site, Kind.SKIPPED, call), "", steps, (), {})
     assert [one.result for one in found] == expected
     assert [one.observation.applied for one in found] == [1, 1]
 
 
 @pytest.mark.ranks(2)
 def test_what_a_checkpoint_gets_is_compared(ranks: Ranks) -> None:
-    right = ranks.run(observed, None, only_saved, (), {})
+    right = ranks.run(observed, None, "", only_saved, (), {})
     for one, wrong in zip(right, with_fault(ranks, only_saved, Kind.SAVE), strict=True):
         assert one.result == wrong.result
         assert one.observation.sent != wrong.observation.sent
@@ -326,13 +417,13 @@ def test_what_a_checkpoint_gets_is_compared(ranks: Ranks) -> None:
 
 @pytest.mark.ranks(2)
 def test_what_a_receive_finds_in_its_buffer_is_not_compared(ranks: Ranks) -> None:
-    digests = [[one.observation.digest for one in ranks.run(observed, None, ring, (), {})] for _ in range(2)]
+    digests = [[one.observation.digest for one in ranks.run(observed, None, "", ring, (), {})] for _ in range(2)]
     assert digests[0] == digests[1]
 
 
 @pytest.mark.ranks(2)
 def test_a_maximum_is_not_swapped_for_itself(ranks: Ranks) -> None:
-    (seen, _) = ranks.run(observed, None, maximum, (), {})
+    (seen, _) = ranks.run(observed, None, "", maximum, (), {})
     (calls,) = seen.observation.sites.values()
     assert Kind.MAX not in kinds(calls)
     assert Kind.TIMES in kinds(calls)
@@ -386,7 +477,7 @@ def kernels(ctx: Context) -> list[str]:
 def test_nothing_stays_on_a_rank(ranks: Ranks) -> None:
     before = ranks.run(kernels)
     assert "send" not in before[0]
-    seen = ranks.run(observed, None, kernels, (), {})
+    seen = ranks.run(observed, None, "", kernels, (), {})
     assert [one.result for one in seen] == [["allreduce_", "send", "barrier"]] * 2  # while a program is observed
     assert ranks.run(kernels) == before
 
@@ -398,7 +489,7 @@ def reduce_otherwise(ctx: Context) -> None:
 @pytest.mark.ranks(2)
 def test_what_ranks_call_otherwise_is_found_while_a_program_is_observed(ranks: Ranks) -> None:
     with pytest.raises(CollectiveMismatch):
-        ranks.run(observed, None, reduce_otherwise, (), {})
+        ranks.run(observed, None, "", reduce_otherwise, (), {})
 
 
 def test_what_is_relied_on_is_there() -> None:
@@ -418,7 +509,7 @@ def in_a_mode(ctx: Context) -> None:
 
 @pytest.mark.ranks(2)
 def test_a_mode_that_passes_a_call_on_is_not_its_line(ranks: Ranks) -> None:
-    (site,) = ranks.run(observed, None, in_a_mode, (), {})[0].observation.sites
+    (site,) = ranks.run(observed, None, "", in_a_mode, (), {})[0].observation.sites
     source, first = inspect.getsourcelines(in_a_mode)
     assert source[site.line - first].strip() == "dist.all_reduce(torch.ones(1))"
     assert site.operation == "all_reduce"

@@ -30,7 +30,7 @@ def test_a_program_gets_what_is_left_and_none_begins_later() -> None:
     assert ranks.around is mutating
     mutating.runs["test"] = run = Run(FAULT, time.monotonic() + 100)
     _, args, _ = mutating.enter(print, (1,), {})
-    assert args == (FAULT, print, (1,), {})
+    assert args == (FAULT, "1.1", print, (1,), {})
     assert 50 < current.timeout <= 100
     run.until = time.monotonic() - 1
     with pytest.raises(pytest.fail.Exception, match="the time of this fault is up, so that it counts as noticed"):

@@ -33,6 +33,8 @@ class Family(Enum):
     """A module, an optimizer or a checkpoint's dictionary gets a state."""
     SAVE = "save"
     """A state is written to a checkpoint."""
+    SEED = "seed"
+    """Random numbers begin at a seed."""
     OTHER = "other"
     """It carries nothing that is altered: a barrier, a receive, or Python objects as bytes."""
 
@@ -50,6 +52,8 @@ class Kind(StrEnum):
     """The ranks' parts come in another order."""
     ROOT = "another root"
     """The rank after the root sends."""
+    GROUP = "another group"
+    """The result is that of another group with this rank, else of its half of the group."""
     STALE = "stale"
     """The result is that of the call before with such tensors."""
     TIMES = "x R"
@@ -68,6 +72,8 @@ class Kind(StrEnum):
     """The largest tensor of the last rank stays as it was."""
     SAVE = "tensor not saved"
     """The largest tensor of each rank is that of the save before, or zeros."""
+    SEED = "another seed on one rank"
+    """The last rank's seed is less by one."""
     BF16 = "bf16"
     """The result is rounded to bfloat16."""
 
@@ -97,6 +103,8 @@ class Calls:
     floating: bool = False
     is_max: bool = False
     """Whether it is known to be a maximum already."""
+    has_other_group: bool = False
+    """Whether it could be made over other ranks, with results of the same shapes."""
 
     def add(self, other: Calls) -> None:
         """Takes what another rank, program or test saw of the same site."""
@@ -104,6 +112,7 @@ class Calls:
         self.group_size = max(self.group_size, other.group_size)
         self.floating |= other.floating
         self.is_max |= other.is_max
+        self.has_other_group |= other.has_other_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +125,13 @@ class Fault:
     """Which call of a program is altered, from 1 on; 0 for all."""
 
 
-_ONLY = {Family.HOOK: Kind.HOOK, Family.STEP: Kind.STEP, Family.LOAD: Kind.LOAD, Family.SAVE: Kind.SAVE}
+_ONLY = {
+    Family.HOOK: Kind.HOOK,
+    Family.STEP: Kind.STEP,
+    Family.LOAD: Kind.LOAD,
+    Family.SAVE: Kind.SAVE,
+    Family.SEED: Kind.SEED,
+}
 
 
 def kinds(calls: Calls) -> list[Kind]:
@@ -138,6 +153,8 @@ def kinds(calls: Calls) -> list[Kind]:
         found |= set() if calls.is_max else {Kind.MAX}
     if calls.family is Family.GATHER:
         found.add(Kind.LEFT_OUT)
+    if calls.has_other_group:
+        found.add(Kind.GROUP)
     if calls.family is Family.BROADCAST:
         found.add(Kind.ROOT)
     if calls.family in (Family.GATHER, Family.EXCHANGE, Family.OBJECTS):

@@ -21,6 +21,7 @@ from pytest_gpuperf.features.mutating.altering import KEEPS_OWN, alter, own_resu
 from pytest_gpuperf.features.mutating.digests import add_tensor
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Kind, Site
 from pytest_gpuperf.features.mutating.operators import OPERATORS, REDUCTION, Operator, with_inputs
+from pytest_gpuperf.features.mutating.peers import Peers, other_ranks
 from pytest_gpuperf.features.mutating.record import Record, is_captured
 
 _ROOTED = (Family.BROADCAST, Family.SCATTER)  # one rank's tensors reach others
@@ -30,17 +31,20 @@ _OBJECTS = "object"  # in the names of what sends pickled objects
 class Interception:
     """Sees the operations of one program."""
 
-    def __init__(self, record: Record, of_objects: Callable[[], bool]) -> None:
+    def __init__(self, record: Record, of_objects: Callable[[], bool], trial: str) -> None:
         """Has seen nothing.
 
         Args:
             record: takes note of the calls.
             of_objects: whether an operator is called to exchange objects, which are seen by themselves.
+            trial: names the program among all that the ranks run.
         """
         self.there: dict[str, Callable[..., Any] | None] = {}
         """The kernels that operators had before."""
         self._record = record
         self._of_objects = of_objects
+        self._trial = trial
+        self._peers: Peers | None = None
         self._sizes: dict[Site, list[int]] = {}
         self._previous: dict[tuple[Any, ...], list[torch.Tensor]] = {}
         """What the call before came to, by types and shapes: a line may send one tensor after another."""
@@ -88,7 +92,9 @@ class Interception:
         def made() -> Calls:
             family = Family.OTHER if _OBJECTS in operation else operator.family
             is_max = family is Family.REDUCE and places.is_maximum(frame)
-            return Calls(family, 0, group.size(), False, is_max)
+            others = other_ranks(group)
+            fits = family is Family.REDUCE or (family is Family.GATHER and len(others) == group.size())
+            return Calls(family, 0, group.size(), False, is_max, fits and bool(others))
 
         calls = self._record.see(site, made)
         calls.floating |= any(tensor.is_floating_point() for tensor in inputs)
@@ -101,6 +107,8 @@ class Interception:
         operator = OPERATORS[name]
         group = c10d_internals.group_of(args[operator.group])
         size, rank = group.size(), group.rank()
+        if kind is Kind.GROUP:
+            return self._over_others(name, keyset, args, group)
         self._record.applied += 1
         if operator.family is Family.SEND:
             return self._sent(name, keyset, args, kind, [tensor.clone() for tensor in operator.inputs(args)])
@@ -131,6 +139,24 @@ class Interception:
                     for index, (tensor, old) in enumerate(zip(outputs, self._before(kind, right), strict=True)):
                         alter(tensor.data, kind, size, untouched(index) if needs_own else tensor, old)
                 self._record.changed += any(not torch.equal(*pair) for pair in zip(right, outputs, strict=True))
+
+        return self._after(self._run(name, keyset, args), after)
+
+    def _over_others(self, name: str, keyset: Any, args: tuple[Any, ...], group: Any) -> Any:
+        assert self._record.fault is not None
+        operator, call = OPERATORS[name], self._record.sites[self._record.fault.site].count
+        peers = self._peers = self._peers or Peers(self._trial)
+        given, outputs = [tensor.clone() for tensor in operator.inputs(args)], operator.outputs(args)
+        peers.give(call, given)
+
+        def after() -> None:
+            with torch.no_grad():
+                others = peers.over(call, group, operator, given, outputs)
+                if others is not None:
+                    self._record.applied += 1
+                    self._record.changed += any(not torch.equal(*pair) for pair in zip(others, outputs, strict=True))
+                    for tensor, other in zip(outputs, others, strict=True):
+                        tensor.data.copy_(other)
 
         return self._after(self._run(name, keyset, args), after)
 

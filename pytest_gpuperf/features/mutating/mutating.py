@@ -149,7 +149,7 @@ class Mutating:
             pytest.fail("an example has failed, so that the fault counts as noticed", pytrace=False)
         run.begun += 1
         current.timeout = min(current.timeout, left)
-        return observed, (run.fault, entry, tuple(args), kwargs), {}
+        return observed, (run.fault, f"{self._number}.{run.begun}", entry, tuple(args), kwargs), {}
 
     def leave(self, results: Sequence[Observed]) -> list[Any]:
         """The program's own results."""

@@ -45,12 +45,26 @@ class Observed:
 
 
 def observed(
-    context: Any, fault: Fault | None, entry: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    context: Any,
+    fault: Fault | None,
+    trial: str,
+    entry: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
 ) -> Observed:
-    """Calls ``entry(context, *args, **kwargs)``, with a fault if one is given."""
+    """Calls ``entry(context, *args, **kwargs)``, with a fault if one is given.
+
+    Args:
+        context: of this rank.
+        fault: that is made; None to see only.
+        trial: names this call among all that these ranks make.
+        entry: the program.
+        args: its arguments.
+        kwargs: those with names.
+    """
     record = Record(fault)
     objects = Objects(record)
-    interception, states = Interception(record, lambda: objects.within), States(record)
+    interception, states = Interception(record, lambda: objects.within, trial), States(record)
     with _states() as (modules, optimizers):
         with interception.installed(), objects.installed(), states.installed():
             result = entry(context, *args, **kwargs)

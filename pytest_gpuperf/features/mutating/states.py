@@ -56,6 +56,8 @@ class States:
             for owner, name in _LOADS:
                 stack.enter_context(_replaced(owner, name, self._load))
             stack.enter_context(_replaced(torch, "save", self._save))
+            for module in (torch, torch.random, torch.cuda, torch.cuda.random):
+                stack.enter_context(_replaced(module, "manual_seed", self._seed))
             if (checkpoint := sys.modules.get(_CHECKPOINT)) is not None:
                 stack.enter_context(_replaced(checkpoint, "save", self._save))
                 stack.enter_context(_replaced(checkpoint, "load", self._load))
@@ -119,6 +121,19 @@ class States:
                 return real(*args, **kwargs)
 
         return save
+
+    def _seed(self, real: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def begin(seed: int) -> Any:
+            frame = frame_here()
+            if places.is_of_user(frame) and self._is_faulty(frame, Family.SEED, name):
+                self._record.applied += 1
+                self._record.changed += _is_last()
+                # One seed for all ranks is no longer one, and one by rank is that of the rank before.
+                return real(int(seed) - _is_last())
+            return real(seed)
+
+        return begin
 
     @contextmanager
     def _stale(self, tensor: torch.Tensor) -> Iterator[None]:

@@ -36,7 +36,7 @@ def digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
         data = plain.contiguous().view(-1).view(torch.uint8)
         if data.is_cpu:
             for piece in _summed(data):
-                made.update(piece.numpy())
+                made.update(piece.numpy().data)
         else:
             elsewhere.setdefault(data.device, {})[name] = data
     for device, several in elsewhere.items():
