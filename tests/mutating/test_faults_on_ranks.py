@@ -270,6 +270,25 @@ def reduced_by_some(ctx: Context) -> list[float]:
     return x.tolist()
 
 
+def summed_in_symmetric_memory(ctx: Context) -> list[float]:
+    import torch.distributed._symmetric_memory  # as a program with symmetric memory does
+
+    def kernel(tensor: torch.Tensor, reduce_op: str, group_name: Any) -> torch.Tensor:
+        summed: torch.Tensor = functional.all_reduce(tensor, reduce_op, group_name)
+        return summed.clone()
+
+    assert dist.group.WORLD is not None
+    on_cpus = torch.library.Library("symm_mem", "IMPL")
+    on_cpus.impl("one_shot_all_reduce", kernel, "CPU")  # torch has it on GPUs only
+    found = []
+    for step in (1.0, 2.0):
+        x = torch.tensor([step, 3.001]) * (ctx.rank + 1)
+        found += torch.ops.symm_mem.one_shot_all_reduce(x, "sum", dist.group.WORLD.group_name).tolist()
+        found += x.tolist()
+    on_cpus._destroy()
+    return found
+
+
 def drawn_alike(ctx: Context) -> list[float]:
     torch.manual_seed(3)
     return torch.rand(1).tolist()
@@ -384,6 +403,28 @@ def test_a_group_whose_ranks_do_not_call_leaves_a_call_as_it_is(ranks: Ranks) ->
     found = with_fault(ranks, reduced_by_some, Kind.GROUP)
     assert [one.result for one in found] == [[101.0], [10.0], [101.0], [1000.0]]
     assert [one.observation.applied for one in found] == [0] * 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "sums"),
+    [
+        (Kind.SKIPPED, [[1.0, 3.001, 2.0, 3.001], [2.0, 6.002, 4.0, 6.002]]),
+        (Kind.LEFT_OUT, [[1.0, 3.001, 2.0, 3.001]] * 2),
+        (Kind.TIMES, [[6.0, 18.006, 12.0, 18.006]] * 2),
+        (Kind.STALE, [[3.0, 9.003, 3.0, 9.003]] * 2),
+        (Kind.TAIL, [[3.0, 3.001, 6.0, 3.001], [3.0, 6.002, 6.0, 6.002]]),
+    ],
+)
+@pytest.mark.ranks(2)
+def test_a_sum_of_symmetric_memory_has_faults(ranks: Ranks, kind: Kind, sums: list[list[float]]) -> None:
+    right = ranks.run(observed, None, "", summed_in_symmetric_memory, (), {})
+    (site,) = [site for site in right[0].observation.sites if site.operation == "one_shot_all_reduce"]
+    assert kind in kinds(right[0].observation.sites[site])
+    found = ranks.run(observed, Fault(site, kind), "", summed_in_symmetric_memory, (), {})
+    for rank, (one, wanted) in enumerate(zip(found, sums, strict=True)):
+        own = [1.0 + rank, 3.001 * (rank + 1), 2.0 * (rank + 1), 3.001 * (rank + 1)]
+        assert one.result == pytest.approx([*wanted[:2], *own[:2], *wanted[2:], *own[2:]])
+    assert sum(one.observation.changed for one in found) > 0
 
 
 @pytest.mark.parametrize("program", [drawn_alike, drawn_by_rank])

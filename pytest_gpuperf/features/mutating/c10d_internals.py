@@ -25,11 +25,17 @@ _KEYS = ("SparseCUDA", "SparseCPU", "Meta", "CUDA", "CPU")
 _VALUELESS = tuple(getattr(torch._C.DispatchKey, name) for name in _KEYS[:3])
 
 
-def run_kernel(operator: str, keyset: Any, args: Sequence[Any]) -> Any:
-    """Calls a backend's own kernel of an operator of ``torch.ops.c10d``, and lets other threads run meanwhile.
+def run_kernel(operator: str, keyset: Any, args: Sequence[Any], space: str = "c10d") -> Any:
+    """Calls a backend's own kernel of a distributed operator, and lets other threads run meanwhile.
 
     Publicly, ``torch.library.get_kernel`` has it, and keeps the GIL. Gloo's threads drop tensors under a mutex that the
     next call wants, so ranks would hang.
+
+    Args:
+        operator: its name.
+        keyset: of its tensors.
+        args: of the call.
+        space: of ``torch.ops`` in which it is.
 
     Raises:
         NotImplementedError: the tensors are of no kind that is known here.
@@ -37,7 +43,7 @@ def run_kernel(operator: str, keyset: Any, args: Sequence[Any]) -> Any:
     keys = torch._C.DispatchKey
     for name in _KEYS:
         if keyset.has(key := getattr(keys, name)):
-            return getattr(torch.ops.c10d, operator).default._op_dk(key, *args)
+            return getattr(getattr(torch.ops, space), operator).default._op_dk(key, *args)
     raise NotImplementedError(f"--mutate knows tensors of CPUs and CUDA, and {operator} got others: run without it")
 
 
@@ -117,6 +123,13 @@ def group_of(boxed: Any) -> Any:
     """The process group that an operator got; publicly, operators cannot be seen."""
     unbox: Any = dist.ProcessGroup.unbox
     return unbox(boxed)
+
+
+def group_named(name: str) -> Any:
+    """The process group of a name that torch gave it, by which operators know it; publicly, only they do."""
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d._resolve_process_group(name)  # type: ignore[arg-type]
 
 
 def done(value: Any) -> Any:

@@ -17,6 +17,7 @@ from pytest_gpuperf.features.mutating.interception import Interception
 from pytest_gpuperf.features.mutating.objects import Objects
 from pytest_gpuperf.features.mutating.record import Record
 from pytest_gpuperf.features.mutating.states import States
+from pytest_gpuperf.features.mutating.symmetric import SymmetricSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def observed(
     objects = Objects(record)
     interception, states = Interception(record, lambda: objects.within, trial), States(record)
     with _states() as (modules, optimizers):
-        with interception.installed(), objects.installed(), states.installed():
+        with interception.installed(), SymmetricSums(record).installed(), objects.installed(), states.installed():
             result = entry(context, *args, **kwargs)
         digest = digests.new(digests.of_states(modules.values(), optimizers.values()))
         digests.add(digest, result)
