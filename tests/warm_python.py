@@ -1,8 +1,8 @@
 """Processes forked from one that has imported torch: with these a small run of pytest costs tenths of a second.
 
 To import torch is most of what such a run costs, and its forkserver imports it once more. Here both are forks of one
-process, which has torch, numpy and pytest, but nothing of the plugin. A test of how a run imports, hashes, or what
-environment variables do to torch needs interpreters of its own.
+process, which has torch, numpy, pytest and its common plugins, but nothing of the plugin. A test of how a run imports,
+hashes, or what environment variables do to torch needs interpreters of its own.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import types
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from select import select
 from typing import Any, NoReturn
 
@@ -42,7 +43,13 @@ _PRELOAD = (
     "pytest",
     "_pytest.pytester",
     "pygments.formatters.terminal",
+    "hypothesis.strategies",
+    "pdb",
+    "pytest_benchmark.plugin",
 )
+_PLUGINS = ("hypothesis", "_hypothesis_globals", "pytest_benchmark")
+"""Packages whose assertions pytest would rewrite, and warns that it cannot where they are imported before it starts."""
+_HYPOTHESIS_FOLDER = "__hypothesis_home_directory_default"
 _FORKABLE = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}  # as the plugin's own forkserver has it
 # What an interpreter or torch reads as it starts. The plugin gives each forkserver a seed of hashes, its ranks have it.
 _READ_AT_START = ("PYTHON", "TORCH", "PYTORCH", "OMP_", "OPENBLAS", "MKL", "KMP", "LD_", "LC_", "LANG", "MALLOC_")
@@ -268,6 +275,8 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> NoReturn:
         os.environ.clear()
         os.environ.update(request["environ"])
         os.chdir(request["cwd"])
+        # Hypothesis chose its folder when it was imported.
+        vars(sys.modules["hypothesis.configuration"])[_HYPOTHESIS_FOLDER] = Path(".hypothesis").absolute()
         _believe_in(request["parent"])
         flags = _Flags(**request["flags"])
         _set_path(request["environ"], flags)
@@ -338,6 +347,8 @@ def _serve(address: str) -> None:
     server = _Server(address)
     for module in _PRELOAD:
         importlib.import_module(module)
+    for package in _PLUGINS:
+        sys.modules[package].__doc__ = "PYTEST_DONT_REWRITE"
     gc.enable()
     gc.collect()
     gc.freeze()

@@ -33,6 +33,7 @@ _MACHINE = ("PYTEST_", "CUDA_VISIBLE_DEVICES", "NCCL_", "GLOO_", "PYTHONDONTWRIT
 _NOT_INHERITED = (*_CI_SERVICES, *_MACHINE)
 
 COMMON_PLUGINS = {
+    "anyio": "anyio",
     "pytest-asyncio": "asyncio",
     "pytest-cov": "pytest_cov",
     "pytest-randomly": "randomly",
