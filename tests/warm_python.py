@@ -275,6 +275,7 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> NoReturn:
         os.environ.clear()
         os.environ.update(request["environ"])
         os.chdir(request["cwd"])
+        tempfile.tempdir = None  # TMPDIR may be another one
         # Hypothesis chose its folder when it was imported.
         vars(sys.modules["hypothesis.configuration"])[_HYPOTHESIS_FOLDER] = Path(".hypothesis").absolute()
         _believe_in(request["parent"])

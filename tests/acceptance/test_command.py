@@ -24,10 +24,6 @@ from pytest_gpuperf.report import results_file
 from tests import fake_gpus
 from tests.whole_run import environment
 
-pytestmark = pytest.mark.usefixtures("fresh_python")
-
-MARK = "TESTS_ACCEPTANCE_FOLDER"
-"""A variable that all processes of a run inherit."""
 ONE_TEST = "-k test_every_rank_is_root_once"
 
 
@@ -35,7 +31,7 @@ def started(folder: Path, *options: str, only: str = "") -> subprocess.Popen[str
     """The command on CPUs in an empty folder; its temporary files are in another one."""
     for name in ("empty", "temporary"):
         (folder / name).mkdir()
-    environ = environment(TMPDIR=str(folder / "temporary"), **{MARK: str(folder)})
+    environ = environment(TMPDIR=str(folder / "temporary"))
     environ["PYTEST_ADDOPTS"] += f" {only}"
     return subprocess.Popen(
         [sys.executable, "-m", "pytest_gpuperf", "accept", "--gpus", "0", "--soak", "0", *options],
@@ -48,11 +44,11 @@ def started(folder: Path, *options: str, only: str = "") -> subprocess.Popen[str
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Processes of the run that has this folder, this one excluded."""
+    """Processes that run in this folder or below it."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if f"{MARK}={folder}".encode() in (process / "environ").read_bytes().split(b"\0"):
+            if (process / "cwd").readlink().is_relative_to(folder):
                 found.append(int(process.name))
         except OSError:  # it has ended, or is somebody else's
             continue
@@ -97,6 +93,7 @@ def test_an_interrupted_acceptance_prints_a_partial_verdict_and_leaves_no_proces
     with started(tmp_path, "--gpuperf-json", "out.json") as run:
         journals = (tmp_path / "temporary").glob
         wait_for(lambda: any('"start"' in path.read_text() for path in journals("gpuperf-accept-*/*.journal")), run)
+        assert len(processes_of(tmp_path)) > 2  # the command, pytest, and what starts ranks
         run.send_signal(signal.SIGTERM)
         output, _ = run.communicate(timeout=60)
     assert run.returncode == 1, output
