@@ -93,6 +93,8 @@ def test_ranks_in_another_order(ranks: Ranks, numel: int, seed: int) -> None:
             "broadcast": xs[rank % 2 + 2],
             "all_gather": torch.cat([xs[rank % 2 + 2], xs[rank % 2]]),
             "place": torch.tensor(0 if rank >= 2 else 1),
+            "object": torch.tensor([rank % 2 + 2]),
+            "subgroup": torch.tensor([rank % 2, rank % 2 + 2]),
         }
         for rank in range(4)
     ]

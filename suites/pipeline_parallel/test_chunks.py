@@ -6,9 +6,15 @@ import pytest
 import torch
 
 from pytest_gpuperf import Ranks
-from suites.pipeline_parallel.programs.chunks import Gated, loss_along_second, takes_chunks, train_chunks
+from suites.pipeline_parallel.programs.chunks import (
+    Gated,
+    chunks_of_a_mask,
+    loss_along_second,
+    takes_chunks,
+    train_chunks,
+)
 from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE, Layers, cannot_run, placed
-from suites.shared.comparison import assert_same
+from suites.shared.comparison import assert_each, assert_same
 from suites.shared.inputs import integers
 from suites.shared.step import Tensors, gradient_of
 
@@ -29,6 +35,16 @@ def test_cut_along_the_second_dimension(ranks: Ranks, schedule: str) -> None:
 def test_replicated_stages(ranks: Ranks, schedule: str) -> None:
     """Gradients are the means of both replicas', whichever backward of a stage is its last."""
     check(ranks, schedule, replicas=2)
+
+
+@pytest.mark.ranks(1)
+def test_a_mask_that_is_cut_unevenly(ranks: Ranks) -> None:
+    """Into two sequences, one and one: each keeps the mask of its own length."""
+    lengths, most = torch.tensor([1, 4, 2, 3]), 5
+    (got,) = ranks.run(chunks_of_a_mask, lengths=lengths, most=most, chunks=3)
+    whole = (torch.arange(most) < lengths[:, None])[:, None, None].expand(-1, -1, most, -1)
+    assert_each([torch.cat(got)], [whole], "mask")
+    assert [len(chunk) for chunk in got] == [2, 1, 1]
 
 
 def check(ranks: Ranks, schedule: str, *, replicas: int) -> None:

@@ -89,6 +89,8 @@ def assert_fully_sharded(
 
     shard_size = padded(problem, degree)
     gathers = problem.microbatches * (2 if reshard else 1)  # for forward, and anew for backward
+    if accumulation == "gathered":
+        gathers -= problem.microbatches - 1  # for the forward of all but the first
     traffic = {
         "all_gather": gathers * degree * shard_size * precision.gathered.itemsize,
         "reduce_scatter": degree * shard_size * precision.reduced.itemsize,
@@ -96,7 +98,7 @@ def assert_fully_sharded(
     if replicas > 1:
         traffic["all_reduce"] = shard_size * precision.reduced.itemsize
     # Once in a step, unless earlier microbatches are reduced by themselves; their shards may wait for the replicas'.
-    often = {"whole": (), "sharded": ("reduce_scatter",), "averaged": ("reduce_scatter", "all_reduce")}[accumulation]
+    often = {"sharded": ("reduce_scatter",), "averaged": ("reduce_scatter", "all_reduce")}.get(accumulation, ())
     traffic |= {name: problem.microbatches * nbytes for name, nbytes in traffic.items() if name in often}
     between = shard_size * precision.dtype.itemsize
     if not reshard:

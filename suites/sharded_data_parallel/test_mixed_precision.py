@@ -20,8 +20,9 @@ def rounded(tensor: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.ranks(2, 4)
 @precisions
-def test_long_gradients(ranks: Ranks, precision: Precision) -> None:
-    assert_long_gradients(ranks, precision, replicas=1)
+@pytest.mark.parametrize("accumulation", ["whole", "gathered"])
+def test_long_gradients(ranks: Ranks, precision: Precision, accumulation: programs.Accumulation) -> None:
+    assert_long_gradients(ranks, precision, accumulation=accumulation)
 
 
 @pytest.mark.ranks(4)
@@ -30,7 +31,9 @@ def test_long_gradients_of_replicas(ranks: Ranks, precision: Precision) -> None:
     assert_long_gradients(ranks, precision, replicas=2)
 
 
-def assert_long_gradients(ranks: Ranks, precision: Precision, *, replicas: int) -> None:
+def assert_long_gradients(
+    ranks: Ranks, precision: Precision, *, replicas: int = 1, accumulation: programs.Accumulation = "whole"
+) -> None:
     """In both steps: of the second one the outputs show the parameters that the first one has left."""
     problem = LongGradients(world_size=ranks.world_size, seed=1)
     accounts = ranks.run(
@@ -39,8 +42,11 @@ def assert_long_gradients(ranks: Ranks, precision: Precision, *, replicas: int) 
         problem=problem,
         replicas=replicas if replicas > 1 else None,
         precision=precision.policy,
+        accumulation=accumulation,
     )
-    assert_fully_sharded(accounts, problem, replicas=replicas, precision=precision, reshard=True)
+    assert_fully_sharded(
+        accounts, problem, replicas=replicas, precision=precision, reshard=True, accumulation=accumulation
+    )
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

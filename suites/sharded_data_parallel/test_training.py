@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.func import functional_call
 
 from pytest_gpuperf import Ranks
 from suites.sharded_data_parallel.programs import training
@@ -45,6 +46,7 @@ def test_clipping(ranks: Ranks, narrow: bool) -> None:
 def test_clipping_by_value(ranks: Ranks, narrow: bool) -> None:
     course = replace(COURSE, narrow=narrow)
     expected = clipped_value_course(course, ranks.world_size, MAX_VALUE, NORM_TYPES)
+    expected |= {f"{name}, one by one": value for name, value in expected.items() if name.endswith("-norm")}
     got = ranks.run(training.clipped_by_value, course=course, most=MAX_VALUE, norm_types=NORM_TYPES)
     assert_each_has(got, expected, course.rounding)
 
@@ -59,9 +61,20 @@ def test_one_shard_that_overflows_makes_all_skip_the_step(ranks: Ranks, narrow: 
 
 @pytest.mark.ranks(4)
 def test_a_pair_that_overflows_skips_the_step_by_itself(ranks: Ranks) -> None:
-    skipped = {"value": torch.ones(2), "scale": torch.tensor(SCALE / 2)}
-    taken = {"value": torch.zeros(2), "scale": torch.tensor(SCALE)}
-    assert_same(ranks.run(training.scaled_in_pairs, wrong=1), [skipped, skipped, taken, taken])
+    """After it the pair counts anew how many steps have gone well."""
+    skipped = {"value": torch.full((2,), -1.0), "scales": torch.tensor([SCALE, SCALE / 2, SCALE / 2])}
+    taken = {"value": torch.full((2,), -2.0), "scales": torch.tensor([SCALE, 2 * SCALE, 2 * SCALE])}
+    assert_same(ranks.run(training.scaled_in_pairs, wrong=(1, 1), steps=3), [skipped, skipped, taken, taken])
+
+
+def test_a_state_that_replaces_the_parameters(ranks: Ranks) -> None:
+    """Three ranks divide the last layer's rows, so that its shards are the state's own tensors."""
+    network = COURSE.network()
+    x = [COURSE.batch(rank, 0)[0] for rank in range(ranks.world_size)]
+    twice = {name: 2 * value for name, value in network.state_dict().items()}
+    with torch.no_grad():
+        expected = [{"before": network(rows), "after": functional_call(network, twice, (rows,))} for rows in x]
+    assert_same(ranks.run(training.replaced, course=COURSE), expected, COURSE.rounding)
 
 
 def test_one_infinite_shard_is_refused_on_all_ranks(ranks: Ranks) -> None:

@@ -9,12 +9,12 @@ import torch
 from torch.distributed.tensor import Placement, Replicate, Shard
 
 from pytest_gpuperf import Ranks
-from suites.shared.comparison import assert_same
-from suites.shared.inputs import Given
+from suites.shared.comparison import assert_each, assert_same
+from suites.shared.inputs import Given, integers, rank_inputs
 from suites.shared.sharding import shard
 from suites.shared.step import each_step, once
 from suites.tensor_parallel.programs import mesh as programs
-from suites.tensor_parallel.reference import all_wide, linear, parameters, whole_layer, x_and_grad
+from suites.tensor_parallel.reference import DTYPE, all_wide, linear, parameters, whole_layer, x_and_grad
 
 
 def held(tensor: torch.Tensor, placements: Sequence[Placement], mesh_shape: tuple[int, int], rank: int) -> torch.Tensor:
@@ -80,6 +80,25 @@ def placements(axes: str) -> tuple[Placement, ...]:
         "whole": Replicate(),
     }
     return tuple(names[axis] for axis in axes.split(", "))
+
+
+@pytest.mark.ranks(4)
+def test_sums_along_one_axis_and_means_along_the_other(ranks: Ranks) -> None:
+    xs = rank_inputs(4, shape=(3, 2), dtype=DTYPE, seed=1)
+    for kinds in (("avg", "sum"), ("sum", "avg")):
+        got = ranks.run(programs.put_together, xs=xs, kinds=kinds)
+        assert_each(got, [torch.stack(xs).sum(0) / 2] * 4, " and ".join(kinds))
+
+
+@pytest.mark.ranks(4)
+def test_meshes_of_one_shape_whose_ranks_have_another_order(ranks: Ranks) -> None:
+    x = integers((4, 6), DTYPE, seed=1)
+    orders = ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
+    results = ranks.run(programs.on_meshes, x=x, orders=orders)
+    for order, got in zip(orders, zip(*results, strict=True), strict=True):
+        places = {rank: (row, column) for row, of_row in enumerate(order) for column, rank in enumerate(of_row)}
+        parts = [(2 * x).chunk(2)[places[rank][0]].chunk(2, 1)[places[rank][1]] for rank in range(4)]
+        assert_same(got, [{"part": part, "whole": 2 * x} for part in parts])
 
 
 @pytest.mark.ranks(2)

@@ -8,7 +8,7 @@ import torch
 from pytest_gpuperf import Ranks
 from suites.shared.comparison import assert_each
 from suites.shared.step import Tensors
-from suites.tensor_parallel.programs.operations import OPERATIONS, applied, named, operated
+from suites.tensor_parallel.programs.operations import OPERATIONS, applied, named, of_parts, operated
 
 ROUNDING = 1e-12
 """As a share of the size and in units: orders of additions differ by some 1e-16."""
@@ -26,3 +26,14 @@ def test_as_on_one_device(ranks: Ranks, cut: int) -> None:
     got = ranks.run(operated, x=x, cut=cut)
     for name, value in expected.items():
         assert_each([of_rank[name].cpu() for of_rank in got], [value] * 3, name, rtol=ROUNDING, atol=ROUNDING)
+
+
+@pytest.mark.ranks(3)
+def test_of_a_sum_that_nobody_has_yet(ranks: Ranks) -> None:
+    parts = [torch.randn(5, 7, generator=torch.Generator().manual_seed(rank)).double() for rank in range(3)]
+    whole = torch.stack(parts).sum(0)
+    got = ranks.run(of_parts, parts=parts)
+    for name, operation in OPERATIONS.items():
+        for dim in range(2):
+            told = [of_rank[f"{name} along {dim}"].cpu() for of_rank in got]
+            assert_each(told, [operation(whole, dim)] * 3, f"{name} along {dim}", rtol=ROUNDING, atol=ROUNDING)

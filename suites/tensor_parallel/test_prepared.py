@@ -103,7 +103,7 @@ def test_gradients_are_summed_in_the_dtype_of_the_input(ranks: Ranks) -> None:
 def test_replicas_that_are_checked(ranks: Ranks) -> None:
     values = rank_inputs(ranks.world_size, shape=(3, 2), dtype=DTYPE, seed=1)
     got = ranks.run(replicas_checked, values=values)
-    assert_same(got, [{"replica": values[0]}] * ranks.world_size)
+    assert_same(got, [{"replica": values[0], "replica along the second axis": values[0]}] * ranks.world_size)
 
 
 @pytest.mark.parametrize(("plan", "split"), [("*.up", (0, 1, 2)), ("[12].up", (1, 2)), ("1.up", (1,))])

@@ -113,6 +113,24 @@ def test_vocabulary_on_more_ranks(ranks: Ranks) -> None:
     check_vocabulary(ranks, "mean", batches(2, vocabulary=11, tokens=20, seed=1))
 
 
+def test_an_embedding_of_which_each_rank_keeps_a_part(ranks: Ranks) -> None:
+    """Of the sequence, as sequence parallelism has it, or of the features."""
+    degree = ranks.world_size
+    tokens = integers((3, 2 * degree), torch.int64, seed=1, low=0, high=2 * degree - 1)
+    weight = integers((2 * degree, degree), DTYPE, seed=2)
+    grad = integers((3, 2 * degree, degree), DTYPE, seed=3)
+    one_hot = functional.one_hot(tokens, 2 * degree).to(DTYPE)
+    gradient = torch.einsum("bsv,bsw->vw", one_hot, grad)
+    for dim in (1, 2):
+        parts = (one_hot @ weight).chunk(degree, dim)
+        expected = [
+            {"embedded": part, "weight gradient": rows}
+            for part, rows in zip(parts, gradient.chunk(degree), strict=True)
+        ]
+        got = ranks.run(programs.cut_embedding, tokens=tokens, weight=weight, grad=grad, dim=dim)
+        assert_same(got, expected)
+
+
 def most_sent_at_once(ctx: Context, program: Callable[..., Step[Tensors]], **kwargs: Any) -> tuple[Tensors, int]:
     """What a step returns, and the bytes of the largest tensor that it gives to a collective, or gets of one."""
     step = program(ctx, **kwargs)

@@ -127,7 +127,8 @@ def objects(ctx: Context, *, root: int) -> dict[str, Any]:
 def unsorted(ctx: Context, *, xs: list[torch.Tensor]) -> Tensors:
     """Pairs far apart, which make their groups by themselves and count their ranks from the higher one down.
 
-    Ranks 2 and 0 are a pair, and 3 and 1. The first of a pair broadcasts.
+    Ranks 2 and 0 are a pair, and 3 and 1. The first of a pair broadcasts a tensor and its rank. The same pairs are
+    subgroups of all ranks, one after the other.
     """
     half = ctx.world_size // 2
     pair = [ctx.rank % half + half, ctx.rank % half]
@@ -137,8 +138,14 @@ def unsorted(ctx: Context, *, xs: list[torch.Tensor]) -> Tensors:
     dist.broadcast(sent, group=group, group_src=0)
     both = [torch.empty_like(x) for _ in range(2)]
     dist.all_gather(both, x, group=group)
+    held = [ctx.rank if ctx.rank == pair[0] else -1]
+    dist.broadcast_object_list(held, group=group, group_src=0, device=ctx.device)
+    whole = dist.new_group([2, 0, 3, 1], sort_ranks=False)
+    within, _ = dist.new_subgroups(2, whole)
     return {
         "broadcast": sent,
         "all_gather": torch.cat(both),
         "place": torch.tensor(dist.get_group_rank(group, ctx.rank)),
+        "object": torch.tensor(held),
+        "subgroup": torch.tensor(dist.get_process_group_ranks(within)),
     }

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     allreduce_hook,
     bf16_compress_wrapper,
+    fp16_compress_hook,
     fp16_compress_wrapper,
 )
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
@@ -31,10 +32,14 @@ def in_float16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torc
     return hooked
 
 
+def pair_of(ctx: Context) -> dist.ProcessGroup:
+    """The rank and its neighbour."""
+    return ctx.mesh((ctx.world_size // 2, 2), ("outer", "inner")).get_group("inner")
+
+
 def local_state(ctx: Context, own: bool) -> PostLocalSGDState:
     """Averages over all in the first step; after that over the rank's neighbour, or ``own`` gradients stay."""
-    group = ctx.mesh((ctx.world_size // 2, 2), ("outer", "inner")).get_group("inner")
-    return PostLocalSGDState(ctx.group, group, start_localSGD_iter=1, post_local_gradient_allreduce=not own)
+    return PostLocalSGDState(ctx.group, pair_of(ctx), start_localSGD_iter=1, post_local_gradient_allreduce=not own)
 
 
 HOOKS: Mapping[str, Hook] = {
@@ -42,6 +47,7 @@ HOOKS: Mapping[str, Hook] = {
     "bfloat16": in_bfloat16,
     "local": post_localSGD_hook,
     "own": post_localSGD_hook,
+    "pairs": fp16_compress_hook,
 }
 
 
@@ -60,7 +66,9 @@ def steps(ctx: Context, *, hook: str, gradients: list[list[torch.Tensor]], numbe
     """What a hook makes of the ranks' gradients in each of so many steps."""
 
     def state() -> Any:
-        return local_state(ctx, hook == "own") if hook in ("local", "own") else ctx.group
+        if hook in ("local", "own"):
+            return local_state(ctx, hook == "own")
+        return pair_of(ctx) if hook == "pairs" else ctx.group
 
     step = average(ctx, gradients=GivenByRank(gradients), hook=HOOKS[hook], state=state)
     return [[gradient.detach().clone().cpu() for gradient in step()] for _ in range(number)]

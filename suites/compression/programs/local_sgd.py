@@ -16,8 +16,8 @@ from pytest_gpuperf import Context
 
 PERIODS = {2: 2, 4: 4}
 """Of the hierarchy: how many neighbours average, by how often they do it."""
-WARMUP = 2
-"""Steps before the first average."""
+WARMUP = 3
+"""Steps before the first average; no period divides them."""
 
 Kind = Literal["periodic", "hierarchical"]
 

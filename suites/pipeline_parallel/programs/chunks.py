@@ -8,7 +8,8 @@ import inspect
 import torch
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.microbatch import TensorChunkSpec
+from torch.distributed.pipelining.microbatch import TensorChunkSpec, split_args_kwargs_into_chunks
+from torch.nn.attention.flex_attention import create_block_mask, create_mask
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_gpuperf import Context
@@ -104,3 +105,26 @@ def train_chunks(
         for name, value in module.named_parameters()
     }
     return results | ({"output": output.detach()} if last else {})
+
+
+def chunks_of_a_mask(ctx: Context, *, lengths: torch.Tensor, most: int, chunks: int) -> list[torch.Tensor]:
+    """What each chunk of a batch may attend to, if its sequences have tokens up to a length of their own.
+
+    Args:
+        ctx: the rank's context.
+        lengths: of all sequences.
+        most: the longest one may be.
+        chunks: how many the batch is cut into.
+
+    Returns:
+        Masks of all queries and keys, a batch for each chunk.
+    """
+    valid = lengths.to(ctx.device)
+    mask = create_block_mask(
+        lambda sequence, head, query, key: key < valid[sequence], len(lengths), None, most, most, device=ctx.device.type
+    )
+    _, of_chunks = split_args_kwargs_into_chunks((), {"mask": mask, "lengths": valid}, chunks)
+    return [
+        create_mask(chunk["mask"].mask_mod, len(chunk["lengths"]), None, most, most, device=ctx.device.type)
+        for chunk in of_chunks
+    ]

@@ -28,9 +28,9 @@ from suites.shared.training import Packed, all_steps, batches_on_device, problem
 
 ShardModule = Callable[..., None]
 """Called as ``shard_module(network, **options of fully_shard)``: shards the network in place."""
-Accumulation = Literal["whole", "sharded", "averaged"]
-"""What a rank has of a microbatch's gradients before the step's last one comes: all of its own; its shard, summed over
-the ranks of its replica; or its shard, averaged over all ranks."""
+Accumulation = Literal["whole", "gathered", "sharded", "averaged"]
+"""What a rank has of a microbatch's gradients before the step's last one comes: all of its own; these, and parameters
+that stay gathered; its shard, summed over the ranks of its replica; or its shard, averaged over all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +152,12 @@ def _step(
 
     @contextlib.contextmanager
     def accumulating() -> Iterator[None]:
-        sharded.set_requires_gradient_sync(accumulation != "whole")
+        sharded.set_requires_gradient_sync(accumulation not in ("whole", "gathered"))
+        sharded.set_reshard_after_backward(accumulation != "gathered")
         sharded.set_requires_all_reduce(accumulation != "sharded")
         yield
         sharded.set_requires_gradient_sync(True)
+        sharded.set_reshard_after_backward(True)
         sharded.set_requires_all_reduce(True)
 
     step = problem_step(problem, module, optimizer, batches_on_device(ctx, problem), accumulating, local_shard)

@@ -31,7 +31,10 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def clipped(ctx: Context, *, course: Course, max_norm: float = MAX_NORM) -> Tensors:
-    """The norm of the gradients of all shards together is at most ``max_norm`` when the optimizer takes them."""
+    """The norm of the gradients of all shards together is at most ``max_norm`` when the optimizer takes them.
+
+    Odd steps clip tensor by tensor.
+    """
     network = _sharded(ctx, course)
     optimizer = torch.optim.SGD(network.parameters(), lr=LR)
     told: Tensors = {}
@@ -39,7 +42,7 @@ def clipped(ctx: Context, *, course: Course, max_norm: float = MAX_NORM) -> Tens
         x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
         optimizer.zero_grad()
         network(x).square().mean().backward()
-        norm = nn.utils.clip_grad_norm_(network.parameters(), max_norm)
+        norm = nn.utils.clip_grad_norm_(network.parameters(), max_norm, foreach=False if number % 2 else None)
         optimizer.step()
         told[f"step {number}, norm"] = _whole(norm)
         for name, value in network.named_parameters():
@@ -49,7 +52,10 @@ def clipped(ctx: Context, *, course: Course, max_norm: float = MAX_NORM) -> Tens
 
 
 def clipped_by_value(ctx: Context, *, course: Course, most: float, norm_types: Sequence[float]) -> Tensors:
-    """No element of a gradient is beyond ``most`` on either side when the optimizer takes it; norms of what it was."""
+    """No element of a gradient is beyond ``most`` on either side when the optimizer takes it; norms of what it was.
+
+    Odd steps clip tensor by tensor.
+    """
     network = _sharded(ctx, course)
     optimizer = torch.optim.SGD(network.parameters(), lr=LR)
     told: Tensors = {}
@@ -57,10 +63,12 @@ def clipped_by_value(ctx: Context, *, course: Course, most: float, norm_types: S
         x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
         optimizer.zero_grad()
         network(x).square().mean().backward()
+        gradients = [gradient_of(value) for value in network.parameters()]
         for norm_type in norm_types:
-            norm = nn.utils.get_total_norm([gradient_of(value) for value in network.parameters()], norm_type)
-            told[f"step {number}, {norm_type:g}-norm"] = _whole(norm)
-        nn.utils.clip_grad_value_(network.parameters(), most)
+            told[f"step {number}, {norm_type:g}-norm"] = _whole(nn.utils.get_total_norm(gradients, norm_type))
+            one_by_one = nn.utils.get_total_norm(gradients, norm_type, foreach=False)
+            told[f"step {number}, {norm_type:g}-norm, one by one"] = _whole(one_by_one)
+        nn.utils.clip_grad_value_(network.parameters(), most, foreach=False if number % 2 else None)
         optimizer.step()
         for name, value in network.named_parameters():
             told[f"step {number}, {name} gradient"] = _whole(gradient_of(value, name))
@@ -92,17 +100,39 @@ def scaled(ctx: Context, *, course: Course) -> Tensors:
     return told
 
 
-def scaled_in_pairs(ctx: Context, *, wrong: int) -> Tensors:
-    """A scaler of two neighbours: both skip the step if either overflows. Returns what moves by 1, and the scale."""
+def scaled_in_pairs(ctx: Context, *, wrong: tuple[int, int], steps: int) -> Tensors:
+    """A scaler of two neighbours: both skip the step if either overflows. Two steps in a row without that double it.
+
+    Args:
+        ctx: the rank's context.
+        wrong: the step and the rank that overflow.
+        steps: of the training.
+
+    Returns:
+        What moves by 1 in each step, and the scale after each.
+    """
     pair = ctx.mesh((ctx.world_size // 2, 2), ("pair", "member")).get_group("member")
     value = nn.Parameter(torch.ones(2, device=ctx.device))
     optimizer = torch.optim.SGD([value], lr=1.0)
-    scaler = ShardedGradScaler(ctx.device.type, init_scale=SCALE, process_group=pair)
-    loss = value.sum() * (torch.inf if ctx.rank == wrong else 1.0)
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    return {"value": value.detach().clone(), "scale": torch.tensor(scaler.get_scale())}
+    scaler = ShardedGradScaler(ctx.device.type, init_scale=SCALE, process_group=pair, growth_interval=2)
+    scales = []
+    for number in range(steps):
+        optimizer.zero_grad()
+        loss = value.sum() * (torch.inf if (number, ctx.rank) == wrong else 1.0)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    return {"value": value.detach().clone(), "scales": torch.tensor(scales)}
+
+
+def replaced(ctx: Context, *, course: Course) -> Tensors:
+    """Outputs of each rank's rows before and after a state takes the place of all parameters, twice as large."""
+    network = _sharded(ctx, course)
+    x = course.batch(ctx.rank, 0)[0].to(ctx.device)
+    before = network(x).detach()
+    network.load_state_dict({name: 2 * value for name, value in network.state_dict().items()}, assign=True)
+    return {"before": before, "after": network(x).detach()}
 
 
 def _backward(network: nn.Module, x: torch.Tensor, scaler: torch.amp.GradScaler) -> None:

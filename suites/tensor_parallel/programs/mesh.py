@@ -1,4 +1,4 @@
-"""A linear layer whose weight and input are split over a mesh of two axes."""
+"""A linear layer whose weight and input are split over a mesh of two axes, and what such meshes split and add up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch.distributed.tensor import DTensor, Placement, distribute_tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Shard, distribute_tensor
 from torch.nn import functional
 
 from pytest_gpuperf import Context
@@ -62,3 +63,35 @@ def two_dimensional_linear(
         }
 
     return step
+
+
+def put_together(ctx: Context, *, xs: Sequence[torch.Tensor], kinds: tuple[str, str]) -> torch.Tensor:
+    """Put the ranks' tensors together, along each axis as its kind says, in one collective over both axes.
+
+    Args:
+        ctx: the rank's context.
+        xs: of all ranks.
+        kinds: ``sum`` or ``avg``, for each axis.
+    """
+    mesh = ctx.mesh((2, ctx.world_size // 2), ("first", "second"))
+    mesh._flatten("both")
+    placements = [Partial(kind) for kind in kinds]
+    return DTensor.from_local(xs[ctx.rank].to(ctx.device), mesh, placements, run_check=False).full_tensor()
+
+
+def on_meshes(ctx: Context, *, x: torch.Tensor, orders: Sequence[Sequence[Sequence[int]]]) -> list[Tensors]:
+    """The rank's part of twice a tensor that is split by rows and columns, and the whole of it, on each of some meshes.
+
+    Args:
+        ctx: the rank's context.
+        x: the tensor.
+        orders: the ranks of each mesh, in rows.
+    """
+    told = []
+    for order in orders:
+        mesh = DeviceMesh(ctx.device.type, torch.tensor(order))
+        part = distribute_tensor(x.to(ctx.device), mesh, [Shard(0), Shard(1)], src_data_rank=None)
+        doubled = 2 * part
+        assert isinstance(doubled, DTensor)
+        told.append({"part": doubled.to_local(), "whole": doubled.full_tensor()})
+    return told

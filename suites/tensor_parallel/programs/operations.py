@@ -1,11 +1,11 @@
-"""Operations of DTensors along a dimension that ranks share, and along another one."""
+"""Operations of DTensors along a dimension that ranks share, along another one, and of sums that nobody has yet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 from pytest_gpuperf import Context
 from suites.shared.step import Tensors, gradient_of
@@ -66,6 +66,17 @@ def operated(ctx: Context, *, x: torch.Tensor, cut: int) -> Tensors:
         for dim in range(2):
             cut_x = distribute_tensor(x.to(ctx.device), mesh, [Shard(cut)], src_data_rank=None)
             found |= named(name, dim, applied(operation, cut_x, dim))
+    return found
+
+
+def of_parts(ctx: Context, *, parts: list[torch.Tensor]) -> Tensors:
+    """The results of all operations along both dimensions of the ranks' sum, which each has one part of, by name."""
+    mesh = ctx.mesh((ctx.world_size,))
+    found: Tensors = {}
+    for name, operation in OPERATIONS.items():
+        for dim in range(2):
+            summed = DTensor.from_local(parts[ctx.rank].to(ctx.device), mesh, [Partial()], run_check=False)
+            found[f"{name} along {dim}"] = _whole(operation(summed, dim))
     return found
 
 

@@ -171,10 +171,15 @@ def reduced_gradients(ctx: Context, *, x: torch.Tensor, grads: list[torch.Tensor
 
 
 def replicas_checked(ctx: Context, *, values: list[torch.Tensor]) -> Tensors:
-    """What rank r gives as a replica, which is another one on each rank: torch sends the first rank's to all."""
-    mine = values[ctx.rank].to(ctx.device).clone()
-    held = DTensor.from_local(mine, ctx.mesh((ctx.world_size,)), [Replicate()], run_check=True)
-    return {"replica": held.to_local()}
+    """What rank r gives as a replica, which is another one on each rank: torch sends the first rank's to all.
+
+    It does so along the second axis of a mesh too, whose first one has one rank.
+    """
+    flat, deep = ctx.mesh((ctx.world_size,)), ctx.mesh((1, ctx.world_size))
+    first, second = (values[ctx.rank].to(ctx.device).clone() for _ in range(2))
+    of_one = DTensor.from_local(first, flat, [Replicate()], run_check=True)
+    of_two = DTensor.from_local(second, deep, [Shard(0), Replicate()], run_check=True)
+    return {"replica": of_one.to_local(), "replica along the second axis": of_two.to_local()}
 
 
 def matched(ctx: Context, *, plan: str, layers: int) -> list[list[int]]:

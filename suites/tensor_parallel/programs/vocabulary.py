@@ -11,8 +11,8 @@ from typing import Literal
 
 import torch
 from torch import nn
-from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 from torch.nn import functional
 
 from pytest_gpuperf import Context
@@ -69,3 +69,21 @@ def vocabulary_parallel(
         return {"embedded": local_tensor(embedded), "loss": local_tensor(losses), **gradients}
 
     return step
+
+
+def cut_embedding(ctx: Context, *, tokens: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, dim: int) -> Tensors:
+    """What is looked up in an embedding that is split by words, of which each rank keeps a part.
+
+    Args:
+        ctx: the rank's context.
+        tokens: all that are looked up, [B, S].
+        weight: the whole one, [V, W].
+        grad: the gradient of the whole output, [B, S, W].
+        dim: of the output, along which it is cut.
+    """
+    table = nn.Embedding.from_pretrained(weight.to(ctx.device), freeze=False)
+    style = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(dim))
+    parallelize_module(table, ctx.mesh((ctx.world_size,)), style)
+    embedded: torch.Tensor = table(tokens.to(ctx.device))
+    embedded.backward(grad.chunk(ctx.world_size, dim)[ctx.rank].to(ctx.device))
+    return {"embedded": embedded.detach(), "weight gradient": local_gradient(table.weight)}

@@ -1,0 +1,29 @@
+"""Samplers of torch that share samples out to the ranks, in an order of its own for each epoch."""
+
+from __future__ import annotations
+
+from torch.distributed.elastic.utils.data import ElasticDistributedSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from pytest_gpuperf import Context
+
+Epochs = list[list[int]]
+"""The numbers of a rank's samples, in each epoch."""
+
+
+def shared_out(ctx: Context, *, samples: int, epochs: int, drop_last: bool) -> Epochs:
+    """The rank's samples; what is left over is dropped, or some samples are given twice."""
+    return _drawn(DistributedSampler(range(samples), drop_last=drop_last, seed=1), epochs)  # type: ignore[arg-type]
+
+
+def resumed(ctx: Context, *, samples: int, first: int, epochs: int) -> Epochs:
+    """The rank's samples, if training goes on with those from the first on."""
+    return _drawn(ElasticDistributedSampler(range(samples), start_index=first), epochs)  # type: ignore[arg-type]
+
+
+def _drawn(sampler: DistributedSampler[int], epochs: int) -> Epochs:
+    drawn = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        drawn.append(list(sampler))
+    return drawn

@@ -1,0 +1,48 @@
+"""In each epoch the ranks share the samples evenly; what one epoch drops another one has."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from pytest_gpuperf import Ranks
+from suites.data_parallel.programs.sampling import Epochs, resumed, shared_out
+
+pytestmark = pytest.mark.ranks(2, 3)
+
+SAMPLES, EPOCHS = 11, 12
+"""No number of ranks divides the samples. None is dropped by chance in all of twelve epochs."""
+FIRST = 4
+
+
+def epochs_of(got: list[Epochs]) -> list[Counter[int]]:
+    """How often each sample is seen in each epoch, by all ranks, which have as many each, in an order of the epoch."""
+    for rank, epochs in enumerate(got):
+        assert len({tuple(samples) for samples in epochs}) > 1, f"rank {rank} has {epochs[0]} in each epoch"
+    for of_ranks in zip(*got, strict=True):
+        assert len({len(samples) for samples in of_ranks}) == 1, f"ranks have unlike shares: {of_ranks}"
+    return [Counter(sample for samples in of_ranks for sample in samples) for of_ranks in zip(*got, strict=True)]
+
+
+def test_what_is_left_over_is_dropped(ranks: Ranks) -> None:
+    seen = epochs_of(ranks.run(shared_out, samples=SAMPLES, epochs=EPOCHS, drop_last=True))
+    for epoch, counts in enumerate(seen):
+        assert set(counts.values()) == {1}, f"epoch {epoch}: a sample is seen twice: {counts}"
+        assert len(counts) == SAMPLES // ranks.world_size * ranks.world_size
+    assert set().union(*seen) == set(range(SAMPLES)), "a sample that no epoch has"
+
+
+def test_each_sample_is_seen(ranks: Ranks) -> None:
+    """Some twice, where their number is not a multiple of the ranks'."""
+    least = -(-SAMPLES // ranks.world_size) * ranks.world_size
+    for epoch, counts in enumerate(epochs_of(ranks.run(shared_out, samples=SAMPLES, epochs=EPOCHS, drop_last=False))):
+        assert set(counts) == set(range(SAMPLES)), f"epoch {epoch} has {sorted(counts)}"
+        assert counts.total() == least
+
+
+def test_epochs_that_go_on_behind_the_first_samples(ranks: Ranks) -> None:
+    """As after a restart: what was seen before is not seen again, and all others are."""
+    for epoch, counts in enumerate(epochs_of(ranks.run(resumed, samples=SAMPLES, first=FIRST, epochs=EPOCHS))):
+        assert set(counts) == set(range(FIRST, SAMPLES)), f"epoch {epoch} has {sorted(counts)}"
+        assert counts.total() == -(-(SAMPLES - FIRST) // ranks.world_size) * ranks.world_size
