@@ -118,7 +118,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 def test_a_bisection_finds_the_slower_commit_on_nodes_that_share_the_checkout(lab: Lab) -> None:
     lab.cluster.add("gpu-s", **variables(lab.folder, "gpu-s"))
-    run = lab.race("--bisect=HEAD~3")
+    run = lab.race("--bisect=HEAD~2")
     lab.cluster.remove("gpu-s")
     assert run.outcomes == {IT: "FAILED"}, run.text
     assert re.search(rf"{lab.slower[:12]} 'Slower'", run.text), run.text
