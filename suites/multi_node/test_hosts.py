@@ -46,7 +46,7 @@ ON_CPUS = Load(
     sent=4 * MiB,
     summed=MiB,
     samples=5,
-    repeats=1,
+    repeats=5,  # a product takes 13 ms on a fast core: other work often waits until it has ended
 )
 """Some tens of milliseconds on one core: what shares the core gets its turns within a sample."""
 SURVEYS = 3

@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tests.hosts import shares
 from tests.whole_run import ROOT, environment
 
 PROGRAMS = ("unshare", "nsenter", "ip", "tc", "nft", "ping")
@@ -32,6 +33,7 @@ while not select.select([0], [], [], 0.2)[0]:
 """
 """The first process of a host, with whose end the kernel ends all others of it."""
 _HOLD = "import sys; print('up', flush=True); sys.stdin.read()"
+_WORK = "while :; do :; done"
 _START = 20.0  # seconds; a busy machine takes some
 _numbers = itertools.count(1)
 
@@ -68,13 +70,22 @@ def lacking() -> str:
 class Host:
     """One host. Commands run in its namespaces, in the environment of a whole run."""
 
-    def __init__(self, number: int, folder: Path, network: Network, shared: Sequence[Path], debian: bool) -> None:
+    def __init__(
+        self,
+        number: int,
+        folder: Path,
+        network: Network,
+        shared: Sequence[Path],
+        debian: bool,
+        before: Sequence[str] = (),
+    ) -> None:
         self.name = f"h{number}"
         self.address = f"10.77.0.{number}"
         self._network = network
         self._port = f"{self.name}-{next(_numbers)}"
+        self._before = before
         self._outer = subprocess.Popen(
-            [*_UNSHARE, "--mount-proc", "--kill-child", "--", sys.executable, "-I", "-S", "-c", _INIT],
+            [*before, *_UNSHARE, "--mount-proc", "--kill-child", "--", sys.executable, "-I", "-S", "-c", _INIT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -177,6 +188,14 @@ class Host:
                 os.kill(pid, number)
         return len(found)
 
+    def load(self, processes: int) -> None:
+        """Starts so many processes that never wait: other work on the host's cores."""
+        self.run("sh", "-c", f"for _ in $(seq {processes}); do sh -c '{_WORK}' > /dev/null 2>&1 & done")
+
+    def unload(self) -> None:
+        """Ends this other work."""
+        self.signal(_WORK, signal.SIGKILL)
+
     def rate(self, rate: str) -> None:
         """Limits the link, both directions, to a rate such as ``100mbit``."""
         shape = ["root", "handle", "1:", "tbf", "rate", rate, "burst", "128kb", "latency", "20ms"]
@@ -224,7 +243,7 @@ class Host:
 
     @property
     def _enter(self) -> list[str]:
-        return ["nsenter", "-t", str(self._init), "-m", "-u", "-i", "-n", "-p", "--"]
+        return [*self._before, "nsenter", "-t", str(self._init), "-m", "-u", "-i", "-n", "-p", "--"]
 
 
 class Network:
@@ -256,7 +275,9 @@ class Network:
 
 
 @contextlib.contextmanager
-def hosts(count: int, folder: Path, *, shared: Sequence[Path] = (), debian: bool = False) -> Iterator[list[Host]]:
+def hosts(
+    count: int, folder: Path, *, shared: Sequence[Path] = (), debian: bool = False, fair: bool = False
+) -> Iterator[list[Host]]:
     """Hosts h1, h2 and so on, with the addresses 10.77.0.1, 10.77.0.2 and so on.
 
     Args:
@@ -264,6 +285,7 @@ def hosts(count: int, folder: Path, *, shared: Sequence[Path] = (), debian: bool
         folder: a folder below /tmp that all hosts share, and that is this call's own.
         shared: other folders below /tmp that they share; they share what is not below /tmp or /run.
         debian: whether each resolves its own name to 127.0.1.1, as Debian's installer has it.
+        fair: whether each has its own share of the cores, as large as any other's.
     """
     below_tmp = [path for path in (folder, ROOT, Path(sys.prefix), *shared) if path.is_relative_to("/tmp")]
     every = [path for path in below_tmp if not any(path != one and path.is_relative_to(one) for one in below_tmp)]
@@ -272,7 +294,9 @@ def hosts(count: int, folder: Path, *, shared: Sequence[Path] = (), debian: bool
         stack.callback(network.close)
         made = []
         for number in range(1, count + 1):
-            made.append(Host(number, folder / "hosts", network, sorted(set(every)), debian))
+            name = f"gpuperf-{os.getpid()}-{next(_numbers)}"
+            before = stack.enter_context(shares.share(name, number)) if fair else ()
+            made.append(Host(number, folder / "hosts", network, sorted(set(every)), debian, before))
             stack.callback(made[-1].close)
         yield made
 
