@@ -114,7 +114,7 @@ def test_vocabulary_on_more_ranks(ranks: Ranks) -> None:
 
 
 def test_an_embedding_of_which_each_rank_keeps_a_part(ranks: Ranks) -> None:
-    """Of the sequence, as sequence parallelism has it, or of the features."""
+    """Each rank keeps its part of the sequence, as sequence parallelism has it, or of the features."""
     degree = ranks.world_size
     tokens = integers((3, 2 * degree), torch.int64, seed=1, low=0, high=2 * degree - 1)
     weight = integers((2 * degree, degree), DTYPE, seed=2)

@@ -125,6 +125,11 @@ def group_of(boxed: Any) -> Any:
     return unbox(boxed)
 
 
+def may_have_symmetric_memory() -> bool:
+    """Whether a program can have got symmetric memory: its module is private, and has been imported by then."""
+    return "torch.distributed._symmetric_memory" in sys.modules
+
+
 def group_named(name: str) -> Any:
     """The process group of a name that torch gave it, by which operators know it; publicly, only they do."""
     from torch.distributed import distributed_c10d

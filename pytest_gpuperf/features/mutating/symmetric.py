@@ -6,7 +6,6 @@ buffers are not seen: to torch they are copies like others.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +18,7 @@ from pytest_gpuperf.features.mutating.digests import add_tensor
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Kind, Site
 from pytest_gpuperf.features.mutating.record import Record, is_captured
 
-_SPACE, _MODULE = "symm_mem", "torch.distributed._symmetric_memory"
+_SPACE = "symm_mem"
 SUMS: Mapping[str, int] = {
     "one_shot_all_reduce": 0,
     "one_shot_all_reduce_out": 0,
@@ -49,7 +48,7 @@ class SymmetricSums:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Sees what is called within, if the program can have symmetric memory."""
-        if _MODULE not in sys.modules:
+        if not c10d_internals.may_have_symmetric_memory():
             yield
             return
         library = torch.library.Library(_SPACE, "IMPL")
