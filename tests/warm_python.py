@@ -2,7 +2,7 @@
 
 To import torch is most of what such a run costs, and its forkserver imports it once more. Here both are forks of one
 process, which has torch, numpy, pytest and its common plugins, but nothing of the plugin. A test of how a run imports,
-hashes, or what environment variables do to torch needs interpreters of its own.
+hashes, or what environment variables do to torch needs new interpreters.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def test_replicated_stages(ranks: Ranks, schedule: str) -> None:
 
 @pytest.mark.ranks(1)
 def test_a_mask_that_is_cut_unevenly(ranks: Ranks) -> None:
-    """Into two sequences, one and one: each keeps the mask of its own length."""
+    """The chunks get two sequences, one, and one. Each sequence keeps the mask of its length."""
     lengths, most = torch.tensor([1, 4, 2, 3]), 5
     (got,) = ranks.run(chunks_of_a_mask, lengths=lengths, most=most, chunks=3)
     whole = (torch.arange(most) < lengths[:, None])[:, None, None].expand(-1, -1, most, -1)

@@ -61,7 +61,7 @@ def test_one_shard_that_overflows_makes_all_skip_the_step(ranks: Ranks, narrow: 
 
 @pytest.mark.ranks(4)
 def test_a_pair_that_overflows_skips_the_step_by_itself(ranks: Ranks) -> None:
-    """After it the pair counts anew how many steps have gone well."""
+    """After the skipped step, the pair starts its count of good steps again."""
     skipped = {"value": torch.full((2,), -1.0), "scales": torch.tensor([SCALE, SCALE / 2, SCALE / 2])}
     taken = {"value": torch.full((2,), -2.0), "scales": torch.tensor([SCALE, 2 * SCALE, 2 * SCALE])}
     assert_same(ranks.run(training.scaled_in_pairs, wrong=(1, 1), steps=3), [skipped, skipped, taken, taken])

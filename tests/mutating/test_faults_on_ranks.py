@@ -270,6 +270,13 @@ def reduced_by_some(ctx: Context) -> list[float]:
     return x.tolist()
 
 
+def summed_large(ctx: Context) -> list[float]:
+    mesh = ctx.mesh((2, 2), ("rows", "columns"))
+    x = torch.full((2**20 + 1,), 10.0**ctx.rank)
+    dist.all_reduce(x, group=mesh["rows"].get_group())
+    return x[:1].tolist()
+
+
 def summed_in_symmetric_memory(ctx: Context) -> list[float]:
     import torch.distributed._symmetric_memory  # as a program with symmetric memory does
 
@@ -398,10 +405,20 @@ def test_without_another_group_the_halves_are_two(ranks: Ranks) -> None:
     assert [one.result for one in found] == [[277.75, 2.0]] * 4  # they have the same by then
 
 
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (reduced_by_some, [[101.0], [10.0], [101.0], [1000.0]]),
+        (summed_large, [[101.0], [1010.0], [101.0], [1010.0]]),
+    ],
+    ids=["ranks that do not call", "a large tensor"],
+)
 @pytest.mark.ranks(4)
-def test_a_group_whose_ranks_do_not_call_leaves_a_call_as_it_is(ranks: Ranks) -> None:
-    found = with_fault(ranks, reduced_by_some, Kind.GROUP)
-    assert [one.result for one in found] == [[101.0], [10.0], [101.0], [1000.0]]
+def test_without_what_the_others_gave_a_call_stays_as_it_is(
+    ranks: Ranks, program: Program, expected: list[list[float]]
+) -> None:
+    found = with_fault(ranks, program, Kind.GROUP)
+    assert [one.result for one in found] == expected
     assert [one.observation.applied for one in found] == [0] * 4
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from pytest_gpuperf.features.parity.census import Census, agreement, digests
+from pytest_gpuperf.features.parity.census import Census, _weighed, agreement, digests
 from tests.whole_run import WholeRun, run_pytest, write
+
+Digest = Callable[[torch.Tensor], bytes]
 
 TESTS = """
 import pytest, torch, torch.distributed as dist
@@ -88,23 +92,40 @@ def digest(tensor: torch.Tensor) -> bytes:
     return digests({"other": torch.ones(3), "this": tensor})["this"]
 
 
+def gpu_digest(tensor: torch.Tensor) -> bytes:
+    """What a GPU's tensor leaves to hash, computed on this device."""
+    given = {"other": torch.ones(3), "this": tensor}
+    data = {name: one.contiguous().view(-1).view(torch.uint8) for name, one in given.items()}
+    return bytes(dict(_weighed(tensor.device, data))["this"])
+
+
+ways = pytest.mark.parametrize("digest", [digest, gpu_digest])
+
+
+@ways
 @pytest.mark.parametrize("count", [5, 1025, 40_000, 262_147])
-def test_one_bit_anywhere_changes_the_digest(count: int) -> None:
+def test_one_bit_anywhere_changes_the_digest(digest: Digest, count: int) -> None:
     tensor = torch.randn(count)
     before = digest(tensor)
-    for place in (0, count // 2, count - 1):
-        changed = tensor.clone()
-        changed.view(torch.int32)[place] ^= 1
-        assert digest(changed) != before
+    for place in (0, 1, count // 2, count - 1):
+        for bit in (1, -(2**31)):
+            changed = tensor.clone()
+            changed.view(torch.int32)[place] ^= bit
+            assert digest(changed) != before
     assert digest(tensor.clone()) == before
 
 
+@ways
 @pytest.mark.parametrize(("one", "other"), [(10, 200_000), (10, 40), (10, 10 + 5 * 512)], ids=["far", "row", "column"])
-def test_words_that_change_places_change_the_digest(one: int, other: int) -> None:
+def test_words_that_change_places_change_the_digest(digest: Digest, one: int, other: int) -> None:
     tensor = torch.randn(300_000)
     swapped = tensor.clone()
     swapped[[one, one + 1, other, other + 1]] = swapped[[other, other + 1, one, one + 1]]
     assert digest(swapped) != digest(tensor)
+
+
+def test_another_shape_changes_the_digest() -> None:
+    tensor = torch.randn(300_000)
     assert digest(tensor.reshape(3, -1)) != digest(tensor)
 
 

@@ -70,8 +70,9 @@ class Peers:
         return f"{_GIVEN} {self._rank}"
 
     def give(self, call: int, tensors: Sequence[torch.Tensor]) -> None:
-        """Lays what this rank gives to a call where the others find it; nothing if it is too large."""
+        """Lays what this rank gives to a call where the others find it; if it is too large, no call is altered."""
         if sum(tensor.nbytes for tensor in tensors) > _LARGEST:
+            self._lost = True
             return
         self._given.append(self._key(call, self._rank))
         self._store.set(self._listed, "\n".join(self._given))

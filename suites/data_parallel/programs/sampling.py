@@ -1,4 +1,4 @@
-"""Samplers of torch that share samples out to the ranks, in an order of its own for each epoch."""
+"""Torch's samplers divide the samples among the ranks, in another order in each epoch."""
 
 from __future__ import annotations
 

@@ -29,8 +29,11 @@ from suites.shared.training import Packed, all_steps, batches_on_device, problem
 ShardModule = Callable[..., None]
 """Called as ``shard_module(network, **options of fully_shard)``: shards the network in place."""
 Accumulation = Literal["whole", "gathered", "sharded", "averaged"]
-"""What a rank has of a microbatch's gradients before the step's last one comes: all of its own; these, and parameters
-that stay gathered; its shard, summed over the ranks of its replica; or its shard, averaged over all ranks."""
+"""The gradients that a rank keeps between the microbatches of a step.
+
+``whole``: all of its own. ``gathered``: the same, and parameters stay gathered. ``sharded``: its shard, summed over the
+ranks of its replica. ``averaged``: its shard, averaged over all ranks.
+"""
 
 
 @dataclass(frozen=True, slots=True)
