@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import itertools
 import tempfile
 import threading
 import time
@@ -16,11 +17,12 @@ import torch.distributed.checkpoint as checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_gpuperf import CollectiveMismatch, Context, Ranks
-from pytest_gpuperf.features.mutating import c10d_internals
+from pytest_gpuperf.features.mutating import c10d_internals, interception
 from pytest_gpuperf.features.mutating.faults import Fault, Kind, kinds
 from pytest_gpuperf.features.mutating.on_rank import Observed, observed
 
 Program = Callable[[Context], list[float]]
+TRIALS = itertools.count()
 
 
 def all_reduce(ctx: Context) -> list[float]:
@@ -315,7 +317,7 @@ def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
     }
     (site,) = [site for site, calls in sites.items() if kind in kinds(calls)]
     assert site.file == __file__
-    return ranks.run(observed, Fault(site, kind), f"{program.__name__} {kind}", program, (), {})
+    return ranks.run(observed, Fault(site, kind), f"{next(TRIALS)}", program, (), {})
 
 
 @pytest.mark.parametrize(
@@ -392,6 +394,21 @@ def test_a_call_may_be_made_over_another_group(ranks: Ranks, program: Program, e
         found = with_fault(ranks, program, Kind.GROUP)
         assert [one.result for one in found] == expected
         assert [one.observation.changed for one in found] == [1] * 4
+
+
+def fails_to_alter(ctx: Context) -> list[float]:
+    def alter(*args: Any) -> None:
+        raise ValueError("a call that cannot be altered")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interception, "alter", alter)
+        return all_reduce(ctx)
+
+
+@pytest.mark.ranks(2)
+def test_a_call_that_cannot_be_altered_fails_the_program(ranks: Ranks) -> None:
+    with pytest.raises(ValueError, match=r"^a call that cannot be altered"):
+        with_fault(ranks, fails_to_alter, Kind.OVER)
 
 
 @pytest.mark.ranks(4)

@@ -192,9 +192,16 @@ class Interception:
         return self._run(name, keyset, with_inputs(operator, args, zeros))
 
     def _after(self, result: Any, alter_outputs: Callable[[], None]) -> Any:
+        def noting() -> None:
+            try:
+                alter_outputs()
+            except BaseException as error:
+                self._record.error = error
+                raise
+
         if isinstance(result, tuple | list):
-            return (*result[:-1], c10d_internals.then(result[-1], alter_outputs, self._held))
-        return c10d_internals.then(result, alter_outputs, self._held)
+            return (*result[:-1], c10d_internals.then(result[-1], noting, self._held))
+        return c10d_internals.then(result, noting, self._held)
 
     def _maximum(self, group: Any, tensor: torch.Tensor) -> Any:
         """The boxed reduction that takes the maximum, which Python cannot make: a call is asked what it was given."""

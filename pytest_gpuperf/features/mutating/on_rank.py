@@ -69,6 +69,8 @@ def observed(
     with _states() as (modules, optimizers):
         with interception.installed(), SymmetricSums(record).installed(), objects.installed(), states.installed():
             result = entry(context, *args, **kwargs)
+        if record.error is not None:
+            raise record.error
         digest = digests.new(digests.of_states(modules.values(), optimizers.values()))
         digests.add(digest, result)
         shows = result is not None or bool(modules or optimizers)

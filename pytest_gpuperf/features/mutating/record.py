@@ -32,6 +32,8 @@ class Record:
         """How many calls were altered."""
         self.changed = 0
         """How many of these came to other bits than without the fault."""
+        self.error: BaseException | None = None
+        """Why a call could not be altered: torch drops what a callback of its work raises."""
         self.lock = threading.Lock()
         self._sent: dict[Site, Any] = {}
 
