@@ -6,19 +6,27 @@
 **gloo.** A group ends when its last reference goes, and whoever drops that waits: gloo's event loop wakes every 10 ms
 (gloo/transport/tcp/loop.cc) to see that it is to forget a peer, once for each, and that it is to end. That is 20 ms
 with one peer and 40 ms with three, in which nobody computes. The wait does not hold the GIL.
+
+A thread of the group itself may hold a reference: it ran the function that a program gave to ``Future.then``, as a
+communication hook of DDP does, and needs the GIL to forget it. Were that the last one, the thread would wait for its
+own end, and C++ would end the process by SIGABRT ("Resource deadlock avoided"; torch 2.13).
 """
 
 from __future__ import annotations
 
 import _thread
 import gc
+import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 MOST = 2  # tests whose groups are ending at a time: their threads hold memory
 PATIENCE = 10.0  # seconds; a hundred groups with seven peers each take 6
+HELD = 1.0  # seconds; a full collection, in which a group's thread waits for the GIL, takes a tenth
+POLL = 0.001  # seconds
 
 
 class Group(Protocol):
@@ -86,5 +94,13 @@ def await_ended() -> None:
 
 
 def _drop(groups: list[Any], ended: threading.Event) -> None:
+    alone = [object()]
+    until = time.monotonic() + HELD  # a program's global may hold a group for ever
+    while groups and time.monotonic() < until:
+        for index in reversed(range(len(groups))):
+            if sys.getrefcount(groups[index]) == sys.getrefcount(alone[0]):
+                del groups[index]
+        if groups:
+            time.sleep(POLL)
     groups.clear()
     ended.set()

@@ -13,6 +13,7 @@ from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
 
 MOST_OF_A_SIZE = 2  # pools of one world size, on different GPUs
+LAST_WORDS = 3  # lines that tell of a death
 
 
 class Pools:
@@ -74,7 +75,7 @@ class Pools:
             try:
                 pool.open_group(group, timeout)
             except RankDied as error:  # between two tests: neither failed by it
-                self._death = error
+                self._remember(pool, error)
                 pool.kill()
             except Exception:  # whatever a group broken by an earlier test may raise
                 pool.kill()
@@ -106,9 +107,15 @@ class Pools:
         )
 
     def take_death(self) -> RankDied | None:
-        """Return and forget the deaths of ranks that died after their last test and were replaced."""
+        """Return and forget the death of a rank after its last test; what its pool printed last is noted on it."""
         death, self._death = self._death, None
         return death
+
+    def _remember(self, pool: Pool, death: RankDied) -> None:
+        self._death = death
+        for rank, stream, text in pool.output():  # C++ says on stderr why it ends a process
+            lines = "\n".join(str(text).strip().splitlines()[-LAST_WORDS:])
+            death.add_note(f"{stream} of rank {rank} ends with:\n{lines}")
 
     def output(self) -> list[tuple[PoolSpec, int, str, Excerpt]]:
         """What ranks printed since the last call: pool, rank, stream, text."""
@@ -161,7 +168,7 @@ class Pools:
             try:
                 pool.rest()
             except RankDied as error:  # of idle ranks: the test at hand did not fail by it
-                self._death = error
+                self._remember(pool, error)
 
     def debug(self, failure: PostMortem, terminal: Callable[[str], str]) -> bool:
         """Opens the debugger on the rank that failed, if it is still there; says whether it was."""

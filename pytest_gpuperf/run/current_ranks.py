@@ -569,7 +569,9 @@ class CurrentRanks:
         finally:
             self._collect_output()
         if (death := self._host.take_death()) is not None:
-            current.item.warn(LeakWarning(f"before {current.identity} began, after another test had ended: {death}"))
+            notes = "".join(f"\n{note}" for note in getattr(death, "__notes__", ()))
+            told = f"before {current.identity} began, after another test had ended: {death}{notes}"
+            current.item.warn(LeakWarning(told))
         return pool
 
     def _collect_output(self) -> None:

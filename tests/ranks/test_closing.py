@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -48,6 +49,32 @@ def test_a_reference_of_a_programs_own_is_not_dropped(may_end: threading.Event) 
     closing.let_go([kept])
     closing.wait()
     assert ended == []
+
+
+def test_a_groups_own_thread_does_not_have_the_last_reference() -> None:
+    ended_on: list[int] = []
+    lets_go = threading.Event()
+
+    class Held:
+        def __del__(self) -> None:
+            ended_on.append(threading.get_ident())
+
+    groups = [Held()]
+
+    def hold(held: list[Held]) -> None:
+        lets_go.wait(60)
+        held.clear()
+
+    own = threading.Thread(target=hold, args=(groups[:],))
+    own.start()
+    closing = Closing()
+    closing.let_go(groups)
+    time.sleep(0.05)  # time to drop it
+    lets_go.set()
+    closing.wait()
+    own.join()
+    assert len(ended_on) == 1
+    assert ended_on != [own.ident]
 
 
 def test_where_too_many_are_ending_the_oldest_is_waited_for() -> None:
