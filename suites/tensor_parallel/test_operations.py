@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 import torch
+from torch.distributed.tensor import Placement, Shard
 
 from pytest_gpuperf import Ranks
 from suites.shared.comparison import assert_each
 from suites.shared.step import Tensors
+from suites.tensor_parallel.programs import computed, rearranged
 from suites.tensor_parallel.programs.operations import OPERATIONS, applied, named, of_parts, operated
+from suites.tensor_parallel.programs.wide_operations import results, shared
 
 ROUNDING = 1e-12
 """As a share of the size and in units: orders of additions differ by some 1e-16."""
@@ -37,3 +42,25 @@ def test_of_a_sum_that_nobody_has_yet(ranks: Ranks) -> None:
         for dim in range(2):
             told = [of_rank[f"{name} along {dim}"].cpu() for of_rank in got]
             assert_each(told, [operation(whole, dim)] * 3, f"{name} along {dim}", rtol=ROUNDING, atol=ROUNDING)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("cut", range(3), ids=["rows cut", "columns cut", "the last dimension cut"])
+@pytest.mark.parametrize("table", [rearranged, computed], ids=["rearranged", "computed"])
+def test_of_three_dimensions(ranks: Ranks, table: ModuleType, cut: int) -> None:
+    """The last dimension has another size on each rank."""
+    _check_table(ranks, table, (2,), [Shard(cut)])
+
+
+@pytest.mark.ranks(4)
+def test_of_two_axes(ranks: Ranks) -> None:
+    _check_table(ranks, rearranged, (2, 2), [Shard(2), Shard(0)])
+
+
+def _check_table(ranks: Ranks, table: ModuleType, mesh: tuple[int, ...], placements: list[Placement]) -> None:
+    size = torch.Size(rearranged.SHAPE)
+    x = torch.randperm(size.numel(), generator=torch.Generator().manual_seed(1)).view(size).double() / 60 - 1
+    got = ranks.run(shared, x=x, table=table.__name__, mesh=mesh, placements=placements)
+    for name, value in results(table.OPERATIONS, x).items():
+        told = [of_rank[name].cpu() for of_rank in got if name in of_rank]
+        assert_each(told, [value] * len(told), name, rtol=ROUNDING, atol=ROUNDING)

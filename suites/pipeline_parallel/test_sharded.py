@@ -1,0 +1,48 @@
+"""Stages that pass on DTensors give the gradients of one device; chunks are put together to what they were cut from."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_gpuperf import Ranks
+from suites.pipeline_parallel.programs.sharded import SCHEDULES, cut_and_merged, passes_dtensors, train_sharded
+from suites.shared.comparison import assert_each, assert_same
+from suites.shared.inputs import integers
+from suites.shared.step import gradient_of
+
+DTYPE = torch.float64
+NEEDS_DTENSORS = pytest.mark.skipif(not passes_dtensors(), reason="this torch's stages pass on no DTensors")
+
+
+@NEEDS_DTENSORS
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("static", [False, True], ids=["found out", "told"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_stages_share_their_weights(ranks: Ranks, schedule: str, static: bool) -> None:
+    """Both ranks of the first stage pass on another number of columns."""
+    weights = [integers(shape, DTYPE, seed=seed, low=-2, high=2) for seed, shape in enumerate([(6, 5), (5, 2)], 1)]
+    x, target = (integers((4, columns), DTYPE, seed=columns, low=-2, high=3) for columns in (6, 2))
+    got = ranks.run(train_sharded, schedule=schedule, static=static, x=x, target=target, weights=weights)
+    leaves = [weight.clone().requires_grad_() for weight in weights]
+    output = (x @ leaves[0]).square() @ leaves[1]
+    (output * target).sum().backward()
+    first, last = ({"gradient": gradient_of(leaf)} for leaf in leaves)
+    last["output"] = output.detach()
+    assert_same(got, [first, first, last, last], ordered=False)
+
+
+@NEEDS_DTENSORS
+@pytest.mark.ranks(2)
+def test_chunks_are_put_together(ranks: Ranks) -> None:
+    """Three chunks of five rows and of seven columns; ranks share the columns unevenly, too."""
+    x = integers((5, 7), DTYPE, seed=1)
+    for rank, got in enumerate(ranks.run(cut_and_merged, x=x, chunks=3)):
+        where = f"rank {rank}"
+        assert_each(got["rows"], list(x.tensor_split(3)), f"{where}, rows")
+        assert_each(got["columns"], list(x.tensor_split(3, 1)), f"{where}, columns")
+        assert_each(got["shared rows"], list(x.tensor_split(3)), f"{where}, shared rows")
+        names = ["merged rows", "merged columns", "merged shared", "sum"]
+        assert_each([got[name] for name in names], [x, x, x, x.sum()], f"{where}, put together")
+        assert got["numbers"] == [7] * 3, f"{where}: numbers of the chunks {got['numbers']}, expected 7 each"
+        assert got["shapes"] == [[2, 7], [2, 7], [1, 7]], f"{where}: shapes of the shared chunks {got['shapes']}"
