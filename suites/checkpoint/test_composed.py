@@ -85,8 +85,8 @@ def test_a_state_that_must_not_lack_parts(ranks: Ranks, broadcast: bool) -> None
 
 
 @pytest.mark.parametrize("shard", [True, False], ids=["sharded", "replicated"])
-def test_a_state_of_one_layer(ranks: Ranks, shard: bool) -> None:
+def test_a_state_of_two_layers(ranks: Ranks, shard: bool) -> None:
     for first, second, loaded in ranks.run(programs.of_submodule, shard=shard):
         expected = second.unpacked()
-        layer = {name: first.unpacked()[name] for name in ("history", "scaled.weight", "scaled.mean")}
+        layer = {name: first.unpacked()[name] for name in ("history", "scaled.weight", "scaled.mean", "frozen.weight")}
         assert_same([loaded.unpacked()], [expected | layer])

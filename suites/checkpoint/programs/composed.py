@@ -108,7 +108,7 @@ class Composition:
                 value.copy_(integers(tuple(value.shape), DTYPE, seed=seed * 64 + number))
         plain.scaled.history = integers((2,), DTYPE, seed=seed)
         plain.to(ctx.device)
-        self.scaled = plain.scaled
+        self.scaled, self.frozen = plain.scaled, plain.frozen
         if shard:
             fully_shard(plain, mesh=ctx.mesh((ctx.world_size,)))
         self.model = plain if shard else DistributedDataParallel(plain)
@@ -243,10 +243,13 @@ def in_part(ctx: Context, *, shard: bool, broadcast: bool, strict: bool) -> InPa
 
 
 def of_submodule(ctx: Context, *, shard: bool) -> tuple[Packed, Packed, Packed]:
-    """Passes the state of one layer, under the names that it has there; returns both contents, and what was loaded."""
+    """Passes the state of two layers, under the names that they have there; returns both contents, and the new one."""
     first, second = _two(ctx, shard)
     before = second.contents()
-    model = get_model_state_dict(first.model, submodules={first.scaled})
-    by_module: Any = {second.scaled: {name.removeprefix("scaled."): value for name, value in model.items()}}
+    model = get_model_state_dict(first.model, submodules={first.scaled, first.frozen})
+    by_module: Any = {second.scaled: {}, second.frozen: {}}
+    for name, value in model.items():
+        layer, _, own = name.partition(".")
+        by_module[{"scaled": second.scaled, "frozen": second.frozen}[layer]][own] = value
     set_model_state_dict(second.model, by_module, options=StateDictOptions(strict=False))
     return first.contents(), before, second.contents()
