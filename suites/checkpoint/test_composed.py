@@ -19,6 +19,7 @@ NAMES = [
     "head.bias",
     "head.weight",
     "idle",
+    "recomputed.weight",
     "scaled._extra_state",
     "scaled.mean",
     "scaled.weight",

@@ -10,9 +10,19 @@ import torch.distributed.checkpoint as dcp
 
 from pytest_gpuperf import Ranks
 from suites.checkpoint.programs.layouts import Layout
-from suites.checkpoint.programs.saving import WAYS, again, by_itself, in_part, saved_and_loaded, with_changing_plans
+from suites.checkpoint.programs.saving import (
+    OF_META,
+    WAYS,
+    again,
+    by_itself,
+    in_part,
+    into_meta,
+    saved_and_loaded,
+    with_changing_plans,
+)
 from suites.checkpoint.programs.training import Setup
 from suites.shared.comparison import assert_same
+from suites.shared.inputs import integers
 from suites.shared.llama import Config
 
 SMALL = Config(layers=1, heads=2, kv_heads=2, head_dim=2, hidden=5, vocabulary=7)
@@ -65,3 +75,13 @@ def test_ranks_that_save_by_themselves(ranks: Ranks, tmp_path: Path, together: b
     for rank, (saved, loaded) in enumerate(ranks.run(by_itself, folder=tmp_path, together=together)):
         assert loaded.pop("nested") == saved.pop("nested"), f"rank {rank}"
         assert_same([loaded], [saved])
+
+
+def test_tensors_without_storage(ranks: Ranks, tmp_path: Path) -> None:
+    """They get storage and what was saved, shards by where they are in the whole."""
+    whole = {name: integers(shape, dtype, seed=number) for number, (name, shape, dtype) in enumerate(OF_META)}
+    expected = {f"{kind} {name}": value for kind in ("cut", "whole") for name, value in whole.items()}
+    got = ranks.run(into_meta, folder=tmp_path)
+    assert_same(
+        [{n: v.cpu() for n, v in of_rank.items()} for of_rank in got], [expected | {"parameter": whole["rows"]}] * 2
+    )

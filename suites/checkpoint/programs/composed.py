@@ -1,7 +1,8 @@
 """State dictionaries of what models are made of beside plain layers, and of several optimizers with options of groups.
 
-A model has a compiled layer, two names for one weight, a frozen weight, one that no optimizer has, buffers and a state
-of its own. One optimizer keeps nested state and plain numbers. Gradients are given, and no forward pass is made.
+A model has a compiled layer, one that is recomputed, two names for one weight, a frozen weight, one that no optimizer
+has, buffers and a state of its own. One optimizer keeps nested state and plain numbers. Gradients are given, and no
+forward pass is made.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -61,6 +63,7 @@ class Composed(nn.Module):
         self.scaled = Scaled()
         self.compiled = torch.compile(nn.Linear(3, 5), backend="eager")
         self.frozen = nn.Linear(5, 3, bias=False).requires_grad_(False)
+        self.recomputed = checkpoint_wrapper(nn.Linear(3, 2, bias=False))
         self.idle = nn.Parameter(torch.zeros(5))
         self.head = nn.Linear(3, 7)
         self.head.weight = self.embedding.weight
@@ -121,7 +124,7 @@ class Composition:
         self.optimizers = (
             Nested([{"params": [plain.embedding.weight]}, {"params": [plain.scaled.weight], "lr": rate / 8}], rate),
             torch.optim.AdamW(adam, foreach=False),
-            torch.optim.SGD([plain.head.bias], lr=rate, momentum=0.5),
+            torch.optim.SGD([plain.head.bias, *plain.recomputed.parameters()], lr=rate, momentum=0.5),
         )
 
     @property
@@ -163,7 +166,7 @@ class Composition:
 
 
 def _ours(name: str) -> str:
-    return name.removeprefix("module.").replace("_orig_mod.", "")
+    return name.removeprefix("module.").replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
 
 
 def _levels(state: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

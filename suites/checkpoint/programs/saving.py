@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch import nn
 from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
@@ -17,9 +18,14 @@ from pytest_gpuperf import Context
 from suites.checkpoint.programs.training import Setup, State, Training
 from suites.checkpoint.programs.transforming import Counting, registry
 from suites.shared.inputs import integers, rank_input
+from suites.shared.sharding import shard
 from suites.shared.training import Packed
 
 Save = Callable[[Context, Path, State], object]
+
+
+OF_META = (("rows", (5, 3), torch.float32), ("one", (1, 4), torch.bfloat16), ("three", (3, 2, 3), torch.int64))
+"""Names, shapes and dtypes of what is loaded into tensors without storage; of ``one`` the last rank has nothing."""
 
 
 def _by_folder(ctx: Context, folder: Path, state: State) -> object:
@@ -46,6 +52,15 @@ def _by_sizes(ctx: Context, folder: Path, state: State) -> object:
 def _by_lowest_rank(ctx: Context, folder: Path, state: State) -> object:
     """The lowest rank that has a tensor writes it."""
     return dcp.save(state, checkpoint_id=folder, planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True))
+
+
+def _by_address(ctx: Context, folder: Path, state: State) -> object:
+    """Fsspec writes, as into a store of objects."""
+    return dcp.save(state, checkpoint_id=folder.as_uri())
+
+
+def _load_by_address(ctx: Context, folder: Path, state: State) -> object:
+    return dcp.load(state, checkpoint_id=folder.as_uri())
 
 
 def _in_group(ctx: Context, folder: Path, state: State) -> object:
@@ -123,6 +138,7 @@ WAYS: Mapping[str, SavingWay] = {
     "threads": SavingWay(_by_threads),
     "files of about one size": SavingWay(_by_sizes),
     "the lowest rank": SavingWay(_by_lowest_rank, replicas=True),
+    "an address": SavingWay(_by_address, _load_by_address),
     "a group": SavingWay(_in_group, _load_in_group),
     "alone": SavingWay(_alone, _load_alone, replicas=True),
     "a cached plan": SavingWay(_cached),
@@ -232,3 +248,43 @@ def by_itself(ctx: Context, *, folder: Path, together: bool) -> tuple[State, Sta
         _alone(ctx, folder, saved)
         _load_alone(ctx, folder, loaded)
     return saved, loaded
+
+
+def into_meta(ctx: Context, *, folder: Path) -> State:
+    """What a rank loads into tensors without storage, of which some are shards and some are whole.
+
+    Args:
+        ctx: the rank's context.
+        folder: for the checkpoint.
+    """
+    mesh = ctx.mesh((ctx.world_size,))
+    whole: State = {
+        name: integers(shape, dtype, seed=number).to(ctx.device) for number, (name, shape, dtype) in enumerate(OF_META)
+    }
+    cut: State = {
+        name: distribute_tensor(value, mesh, [Shard(value.dim() - 1)], src_data_rank=None)
+        for name, value in whole.items()
+    }
+    dcp.save({"cut": whole, "whole": cut, "parameter": whole["rows"]}, checkpoint_id=folder)
+    state: State = {
+        "cut": {
+            name: DTensor.from_local(
+                shard(value.to("meta"), ctx.world_size, 0)[ctx.rank],
+                mesh,
+                [Shard(0)],
+                run_check=False,
+                shape=value.shape,
+                stride=value.stride(),
+            )
+            for name, value in whole.items()
+        },
+        "whole": {name: value.to("meta") for name, value in whole.items()},
+        "parameter": nn.Parameter(whole["rows"].to("meta")),
+    }
+    dcp.load(state, checkpoint_id=folder)
+    assert all(isinstance(value, DTensor) for value in state["cut"].values())
+    return {
+        **{f"cut {name}": value.full_tensor() for name, value in state["cut"].items()},
+        **{f"whole {name}": value for name, value in state["whole"].items()},
+        "parameter": state["parameter"].detach(),
+    }
