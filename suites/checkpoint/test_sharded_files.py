@@ -48,7 +48,7 @@ def assert_files(folder: Path, files: dict[str, int]) -> None:
 
 
 def test_shards_that_are_read_and_joined_by_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
-    got = ranks.run(programs.sharded, tensors=TENSORS, there=THERE, back=BACK, files=FILES, folder=tmp_path)
+    got = ranks.run(programs.read_and_joined, tensors=TENSORS, there=THERE, back=BACK, files=FILES, folder=tmp_path)
     assert_same(got, [TENSORS] * 3)
     assert_files(tmp_path / "whole", FILES)
 

@@ -16,9 +16,11 @@ pytestmark = pytest.mark.ranks(2)
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_changes_after_the_call(ranks: Ranks, tmp_path: Path, way: str) -> None:
-    for rank, (saved, loaded) in enumerate(ranks.run(staged, way=way, folder=tmp_path)):
-        assert sorted(loaded) == sorted(saved), f"rank {rank}"
-        tensors = [name for name, value in saved.items() if isinstance(value, torch.Tensor)]
-        assert_same([{name: loaded.pop(name) for name in tensors}], [{name: saved.pop(name) for name in tensors}])
-        assert loaded == saved, f"rank {rank} has {loaded}, not {saved}"
-        assert loaded["objects"].twice is loaded["objects"].again, f"rank {rank}: one list has become two"
+    for rank, found in enumerate(ranks.run(staged, way=way, folder=tmp_path, saves=2)):
+        for number, (saved, loaded) in enumerate(found):
+            where = f"rank {rank}, save {number}"
+            assert sorted(loaded) == sorted(saved), where
+            tensors = [name for name, value in saved.items() if isinstance(value, torch.Tensor)]
+            assert_same([{name: loaded.pop(name) for name in tensors}], [{name: saved.pop(name) for name in tensors}])
+            assert loaded == saved, f"{where} has {loaded}, not {saved}"
+            assert loaded["objects"].twice is loaded["objects"].again, f"{where}: one list has become two"

@@ -146,7 +146,7 @@ class Composition:
 
     def contents(self) -> Packed:
         """Whole parameters, buffers, states and settings, as training uses them: no state dictionary is asked."""
-        found: Tensors = {"history": self.scaled.history}
+        found: Tensors = {"history": self.scaled.history.cpu()}
         found |= {name: _whole(value) for name, value in self._parameters()}
         found |= {_ours(name): _whole(value) for name, value in self.model.named_buffers()}
         for place, optimizer in enumerate(self.optimizers):

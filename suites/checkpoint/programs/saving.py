@@ -209,7 +209,8 @@ def _changing(ctx: Context, save: int) -> State:
 
 
 def _local(state: State) -> State:
-    return {name: value.to_local() if isinstance(value, DTensor) else value for name, value in state.items()}
+    local = {name: value.to_local() if isinstance(value, DTensor) else value for name, value in state.items()}
+    return {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in local.items()}
 
 
 def with_changing_plans(ctx: Context, *, folder: Path, saves: int) -> list[tuple[State, State]]:
@@ -284,7 +285,7 @@ def into_meta(ctx: Context, *, folder: Path) -> State:
     dcp.load(state, checkpoint_id=folder)
     assert all(isinstance(value, DTensor) for value in state["cut"].values())
     return {
-        **{f"cut {name}": value.full_tensor() for name, value in state["cut"].items()},
-        **{f"whole {name}": value for name, value in state["whole"].items()},
-        "parameter": state["parameter"].detach(),
+        **{f"cut {name}": value.full_tensor().cpu() for name, value in state["cut"].items()},
+        **{f"whole {name}": value.cpu() for name, value in state["whole"].items()},
+        "parameter": state["parameter"].detach().cpu(),
     }

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint._consolidate_hf_safetensors import consolidate_safetensors_files_on_every_rank
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -39,7 +38,7 @@ def read_cut(ctx: Context, tensors: Tensors, dims: Mapping[str, int], reader: dc
     return {name: (value.full_tensor() if isinstance(value, DTensor) else value).cpu() for name, value in blank.items()}
 
 
-def sharded(
+def read_and_joined(
     ctx: Context, *, tensors: Tensors, there: Mapping[str, int], back: Mapping[str, int], files: Mapping[str, int],
     folder: Path,
 ) -> Tensors:  # fmt: skip
@@ -106,5 +105,5 @@ def whole(
             str(folder), fqn_to_index_mapping=None if files is None else dict(files), thread_count=THREADS
         )
         dcp.save(dict(tensors), storage_writer=writer, no_dist=True)
-    dist.barrier()
+    ctx.barrier()
     return read_cut(ctx, tensors, back, dcp.HuggingFaceStorageReader(str(folder), thread_count=THREADS))

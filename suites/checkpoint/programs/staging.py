@@ -6,11 +6,13 @@ All that was saved changes in place after the call, before anything may be writt
 from __future__ import annotations
 
 import copy
+import gc
 import threading
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
+from multiprocessing import resource_sharer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +20,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import DefaultSavePlanner
+from torch.distributed.checkpoint import DefaultSavePlanner, _async_process_executor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from pytest_gpuperf import Context
@@ -75,37 +77,60 @@ def _copied(value: Any) -> Any:
     return value.cpu().clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
 
 
-def _default(state: State, folder: Path, planner: WaitingPlanner) -> object:
-    return dcp.async_save(state, checkpoint_id=folder, planner=planner)
+Begin = Callable[[State, Path, WaitingPlanner, dist.ProcessGroup], object]
+"""Begins to save a state into a folder, by a planner, with collectives of a group."""
 
 
-def _by_writer(state: State, folder: Path, planner: WaitingPlanner) -> object:
-    return dcp.async_save(state, storage_writer=dcp.FileSystemWriter(folder), planner=planner)
+def _default(state: State, folder: Path, planner: WaitingPlanner, group: dist.ProcessGroup) -> object:
+    return dcp.async_save(state, process_group=group, checkpoint_id=folder, planner=planner)
 
 
-def _in_a_thread(state: State, folder: Path, planner: WaitingPlanner) -> object:
+def _by_writer(state: State, folder: Path, planner: WaitingPlanner, group: dist.ProcessGroup) -> object:
+    return dcp.async_save(state, process_group=group, storage_writer=dcp.FileSystemWriter(folder), planner=planner)
+
+
+def _in_a_thread(state: State, folder: Path, planner: WaitingPlanner, group: dist.ProcessGroup) -> object:
     """The copies are in shared memory, and made by a thread."""
     options = StagingOptions(
         use_pinned_memory=False, use_shared_memory=True, use_async_staging=True, use_non_blocking_copy=False
     )
-    return dcp.async_save(state, checkpoint_id=folder, planner=planner, async_stager=DefaultStager(options))
+    return dcp.async_save(
+        state, process_group=group, checkpoint_id=folder, planner=planner, async_stager=DefaultStager(options)
+    )
 
 
-def _by_own(state: State, folder: Path, planner: WaitingPlanner) -> object:
-    return dcp.async_save(state, checkpoint_id=folder, planner=planner, async_stager=Cloning())
+def _by_own(state: State, folder: Path, planner: WaitingPlanner, group: dist.ProcessGroup) -> object:
+    return dcp.async_save(state, process_group=group, checkpoint_id=folder, planner=planner, async_stager=Cloning())
 
 
-def _alone(state: State, folder: Path, planner: WaitingPlanner) -> object:
+def _alone(state: State, folder: Path, planner: WaitingPlanner, group: dist.ProcessGroup) -> object:
     """Each rank saves by itself."""
-    return dcp.async_save(state, checkpoint_id=folder / str(dist.get_rank()), planner=planner, no_dist=True)
+    return dcp.async_save(
+        state, process_group=group, checkpoint_id=folder / str(dist.get_rank()), planner=planner, no_dist=True
+    )
 
 
-WAYS: Mapping[str, Callable[[State, Path, WaitingPlanner], object]] = {
+def _by_process(state: State, folder: Path, planner: WaitingPlanner, group: dist.ProcessGroup) -> object:
+    """Another process writes, which no event of this one reaches."""
+    return dcp.async_save(
+        state, process_group=group, checkpoint_id=folder, async_checkpointer_type=AsyncCheckpointerType.PROCESS
+    )
+
+
+def _end_process() -> None:
+    """Ends the process that writes, and the thread that gave it tensors; torch keeps both for the next save."""
+    _async_process_executor._CHECKPOINT_PROCESS = None
+    gc.collect()
+    resource_sharer.stop()
+
+
+WAYS: Mapping[str, Begin] = {
     "default": _default,
     "a writer": _by_writer,
     "a thread": _in_a_thread,
     "your own": _by_own,
     "alone": _alone,
+    "a process": _by_process,
 }
 
 
@@ -154,18 +179,27 @@ def _spoil(state: State) -> None:
         value.fill_(-100)
 
 
-def staged(ctx: Context, *, way: str, folder: Path) -> tuple[State, State]:
-    """What a rank had when it called for a save, and what it loads when that is over.
+def staged(ctx: Context, *, way: str, folder: Path, saves: int = 1) -> list[tuple[State, State]]:
+    """What a rank had when it called for each save, and what it loads when that is over.
 
     Args:
         ctx: the rank's context.
         way: a key of ``WAYS``.
-        folder: for the checkpoint.
+        folder: for the checkpoints.
+        saves: how many, one after the other.
     """
+    group = dist.new_group(backend="gloo")
+    found = [_staged(ctx, way, folder / str(save), group, seed=5 + save) for save in range(saves)]
+    if way == "a process":
+        _end_process()
+    return found
+
+
+def _staged(ctx: Context, way: str, folder: Path, group: dist.ProcessGroup, *, seed: int) -> tuple[State, State]:
     split = way != "alone"
-    state = state_of(ctx, 5, split=split)
+    state = state_of(ctx, seed, split=split)
     may = threading.Event()
-    saving = WAYS[way](state, folder, WaitingPlanner(may))
+    saving = WAYS[way](state, folder, WaitingPlanner(may), group)
     if isinstance(saving, AsyncSaveResponse):
         saving.staging_completion.result(PATIENCE)
         saving = saving.upload_completion
@@ -176,12 +210,11 @@ def staged(ctx: Context, *, way: str, folder: Path) -> tuple[State, State]:
     loaded = state_of(ctx, 9, split=split)
     loaded["tensors"] = {name: value.clone() for name, value in loaded["tensors"].items()}
     dcp.load(loaded, checkpoint_id=folder if split else folder / str(ctx.rank), no_dist=not split)
-    return _plain(state_of(ctx, 5, split=split)), _plain(loaded)
+    return _plain(state_of(ctx, seed, split=split)), _plain(loaded)
 
 
 def _plain(state: State) -> State:
-    return {
-        **{name: value for name, value in state.items() if name not in ("tensors", "shard")},
-        **state["tensors"],
-        **({"shard": state["shard"].to_local()} if isinstance(state.get("shard"), DTensor) else {}),
-    }
+    flat = {**state, **state["tensors"]}
+    del flat["tensors"]
+    local = {name: value.to_local() if isinstance(value, DTensor) else value for name, value in flat.items()}
+    return {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in local.items()}
