@@ -91,3 +91,9 @@ def test_a_state_of_two_layers(ranks: Ranks, shard: bool) -> None:
         expected = second.unpacked()
         layer = {name: first.unpacked()[name] for name in ("history", "scaled.weight", "scaled.mean", "frozen.weight")}
         assert_same([loaded.unpacked()], [expected | layer])
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "in parts"])
+def test_an_optimizer_with_an_empty_group(ranks: Ranks, whole: bool) -> None:
+    for first, second in ranks.run(programs.with_an_empty_group, whole=whole):
+        assert_same([second.unpacked()], [first.unpacked()])

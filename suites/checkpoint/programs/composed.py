@@ -256,3 +256,31 @@ def of_submodule(ctx: Context, *, shard: bool) -> tuple[Packed, Packed, Packed]:
         by_module[{"scaled": second.scaled, "frozen": second.frozen}[layer]][own] = value
     set_model_state_dict(second.model, by_module, options=StateDictOptions(strict=False))
     return first.contents(), before, second.contents()
+
+
+def with_an_empty_group(ctx: Context, *, whole: bool) -> list[Packed]:
+    """Passes the state of an optimizer, one of whose groups is empty on these ranks, as a stage of a pipeline has it.
+
+    Args:
+        ctx: the rank's context.
+        whole: whether the state is of whole tensors.
+    """
+    found = []
+    compositions = [Composition(ctx, shard=False, seed=seed) for seed in (1, 2)]
+    optimizers = []
+    for number, composition in enumerate(compositions):
+        adam = composition.optimizers[1]
+        adam.add_param_group({"params": [], "lr": 0.125 + number})
+        optimizers.append(adam)
+    compositions[0].train(1)
+    options = StateDictOptions(full_state_dict=whole)
+    state = copy.deepcopy(get_optimizer_state_dict(compositions[0].model, optimizers[0], options=options))
+    set_optimizer_state_dict(compositions[1].model, optimizers[1], state, options=options)
+    for composition in compositions:
+        contents = composition.contents().unpacked()
+        found.append(Packed.of({name: value for name, value in contents.items() if _of_adam(name)}))
+    return found
+
+
+def _of_adam(name: str) -> bool:
+    return name.startswith("optimizer 1") or (name.startswith("compiled") and ":" in name)
