@@ -51,6 +51,8 @@ def test_saved_and_loaded(ranks: Ranks, tmp_path: Path, way: str) -> None:
 
 def test_a_checkpoint_that_lacks_a_tensor(ranks: Ranks, tmp_path: Path) -> None:
     got = ranks.run(in_part, folder=tmp_path / "allowed", allow=True)
+    values = [of_rank.pop("value") for of_rank in got]
+    assert values == [{"rate": [0.5, 3]}] * 2
     assert_same(got, [{"kept": torch.full((2,), 5.0), "new": torch.full((3,), 7.0)}] * 2)
     with pytest.raises(Exception, match="Missing key in checkpoint state_dict: new"):
         ranks.run(in_part, folder=tmp_path / "refused", allow=False)

@@ -113,6 +113,30 @@ def _load_held(ctx: Context, folder: Path, state: State) -> object:
     return dcp.load({"training": Held(state)}, checkpoint_id=folder)
 
 
+class Beneath(DefaultSavePlanner):
+    """Saves all below another name."""
+
+    def set_up_planner(self, state_dict: State, storage_meta: Any = None, is_coordinator: bool = False) -> None:
+        """Puts the state there."""
+        super().set_up_planner({"kept": state_dict}, storage_meta, is_coordinator)
+
+
+class FromBeneath(DefaultLoadPlanner):
+    """Loads what is below another name."""
+
+    def set_up_planner(self, state_dict: State, metadata: Any = None, is_coordinator: bool = False) -> None:
+        """Looks for the state there."""
+        super().set_up_planner({"kept": state_dict}, metadata, is_coordinator)
+
+
+def _beneath(ctx: Context, folder: Path, state: State) -> object:
+    return dcp.save(state, checkpoint_id=folder, planner=Beneath())
+
+
+def _load_beneath(ctx: Context, folder: Path, state: State) -> object:
+    return dcp.load(state, checkpoint_id=folder, planner=FromBeneath())
+
+
 def _transformed(ctx: Context, folder: Path, state: State) -> object:
     """What is written is no longer what torch.save writes."""
     writer = dcp.FileSystemWriter(folder, _extensions=[Counting(200)])
@@ -142,6 +166,7 @@ WAYS: Mapping[str, SavingWay] = {
     "a group": SavingWay(_in_group, _load_in_group),
     "alone": SavingWay(_alone, _load_alone, replicas=True),
     "a cached plan": SavingWay(_cached),
+    "planners of your own": SavingWay(_beneath, _load_beneath),
     "an object": SavingWay(_held, _load_held),
     "transformed": SavingWay(_transformed, _load_transformed),
 }
@@ -167,13 +192,14 @@ def saved_and_loaded(ctx: Context, *, job: Setup, folder: Path, way: str) -> tup
 
 
 def in_part(ctx: Context, *, folder: Path, allow: bool) -> dict[str, Any]:
-    """Loads two tensors of which the checkpoint has one, under names of one level."""
+    """Loads two tensors of which the checkpoint has one, and a value, under names of one level."""
     save, load = (
         DefaultSavePlanner(flatten_state_dict=False),
-        DefaultLoadPlanner(flatten_state_dict=False, allow_partial_load=allow),
+        # With shards flattened, as is the default, torch 2.13 puts values into a copy, and what was asked for stays.
+        DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False, allow_partial_load=allow),
     )
-    dcp.save({"kept": torch.full((2,), 5.0)}, checkpoint_id=folder, planner=save)
-    state = {"kept": torch.zeros(2), "new": torch.full((3,), 7.0)}
+    dcp.save({"kept": torch.full((2,), 5.0), "value": {"rate": [0.5, 3]}}, checkpoint_id=folder, planner=save)
+    state = {"kept": torch.zeros(2), "new": torch.full((3,), 7.0), "value": {"rate": None}}
     dcp.load(state, checkpoint_id=folder, planner=load)
     return state
 
