@@ -10,9 +10,19 @@ import torch.distributed.checkpoint as dcp
 
 from pytest_gpuperf import Ranks
 from suites.checkpoint.programs.layouts import Layout
-from suites.checkpoint.programs.saving import WAYS, again, in_part, saved_and_loaded
+from suites.checkpoint.programs.saving import (
+    OF_META,
+    WAYS,
+    again,
+    by_itself,
+    in_part,
+    into_meta,
+    saved_and_loaded,
+    with_changing_plans,
+)
 from suites.checkpoint.programs.training import Setup
 from suites.shared.comparison import assert_same
+from suites.shared.inputs import integers
 from suites.shared.llama import Config
 
 SMALL = Config(layers=1, heads=2, kv_heads=2, head_dim=2, hidden=5, vocabulary=7)
@@ -33,12 +43,16 @@ def test_saved_and_loaded(ranks: Ranks, tmp_path: Path, way: str) -> None:
     files = {piece.relative_path for piece in pieces.values()}
     of_ranks = {file.split("_")[2] for file in files}
     assert of_ranks == ({"0"} if way == "the lowest rank" else {"0", "1"}), f"{way} wrote {sorted(files)}"
+    if way == "files of about one size":
+        assert len(files) == 6, f"three threads of each of two ranks wrote {sorted(files)}"
     if way == "threads":
         assert len(files) == len(pieces), f"{len(pieces)} pieces are in {len(files)} files, not in one each"
 
 
 def test_a_checkpoint_that_lacks_a_tensor(ranks: Ranks, tmp_path: Path) -> None:
     got = ranks.run(in_part, folder=tmp_path / "allowed", allow=True)
+    values = [of_rank.pop("value") for of_rank in got]
+    assert values == [{"rate": [0.5, 3]}] * 2
     assert_same(got, [{"kept": torch.full((2,), 5.0), "new": torch.full((3,), 7.0)}] * 2)
     with pytest.raises(Exception, match="Missing key in checkpoint state_dict: new"):
         ranks.run(in_part, folder=tmp_path / "refused", allow=False)
@@ -48,3 +62,26 @@ def test_a_checkpoint_that_must_stay(ranks: Ranks, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"Checkpoint already exists and self\.overwrite=False"):
         ranks.run(again, folder=tmp_path)
     assert dcp.FileSystemReader(tmp_path).read_metadata().state_dict_metadata
+
+
+def test_plans_that_change(ranks: Ranks, tmp_path: Path) -> None:
+    """Of four saves the second has the plan of the first, and the fourth that of the third."""
+    for rank, found in enumerate(ranks.run(with_changing_plans, folder=tmp_path, saves=4)):
+        for save, (saved, loaded) in enumerate(found):
+            assert loaded.pop("number") == saved.pop("number"), f"rank {rank}, save {save}"
+            assert_same([loaded], [saved])
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["into one folder", "into a folder each"])
+def test_ranks_that_save_by_themselves(ranks: Ranks, tmp_path: Path, together: bool) -> None:
+    for rank, (saved, loaded) in enumerate(ranks.run(by_itself, folder=tmp_path, together=together)):
+        assert loaded.pop("nested") == saved.pop("nested"), f"rank {rank}"
+        assert_same([loaded], [saved])
+
+
+def test_tensors_without_storage(ranks: Ranks, tmp_path: Path) -> None:
+    """They get storage and what was saved, shards by where they are in the whole."""
+    whole = {name: integers(shape, dtype, seed=number) for number, (name, shape, dtype) in enumerate(OF_META)}
+    expected = {f"{kind} {name}": value for kind in ("cut", "whole") for name, value in whole.items()}
+    got = ranks.run(into_meta, folder=tmp_path)
+    assert_same(got, [expected | {"parameter": whole["rows"]}] * 2)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -63,7 +63,19 @@ class Form:
         )
 
 
-def state_in(form: Form, training: Training) -> tuple[State, State]:
+class Trained(Protocol):
+    """A model with its optimizer, or with several."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer | tuple[torch.optim.Optimizer, ...]:
+        """The optimizer, or all of them."""
+
+
+def state_in(form: Form, training: Trained) -> tuple[State, State]:
     """The model's and the optimizer's state in a form."""
     if form.at_once:
         both, of_optimizer = get_state_dict(training.model, training.optimizer, options=form.leaving)
@@ -73,7 +85,7 @@ def state_in(form: Form, training: Training) -> tuple[State, State]:
     return model, dict(optimizer)
 
 
-def enter(form: Form, training: Training, model: State, optimizer: State) -> None:
+def enter(form: Form, training: Trained, model: State, optimizer: State) -> None:
     """Loads a state of this form."""
     # With both at once, torch takes an empty state for one that should not be loaded: ranks would part.
     if form.at_once and not (form.whole and form.broadcast):
@@ -125,7 +137,7 @@ def passed(ctx: Context, *, job: Setup, form: Form, before: int, after: int) -> 
     # Copies, as a file would have them: the first training goes on with its own tensors.
     model, optimizer = copy.deepcopy((model, optimizer))
     if form.whole and not form.broadcast:
-        model, optimizer = _from_first((model, optimizer))
+        model, optimizer = from_first((model, optimizer))
     enter(form, second, model, optimizer)
     second.step = first.step
     loaded = second.contents()
@@ -138,7 +150,7 @@ def passed(ctx: Context, *, job: Setup, form: Form, before: int, after: int) -> 
     )
 
 
-def _from_first(state: Any) -> Any:
+def from_first(state: Any) -> Any:
     """Rank 0's, on all ranks."""
     held = [state]
     dist.broadcast_object_list(held, src=0)
