@@ -87,7 +87,9 @@ def test_other_ranks_and_strategies(ranks: Ranks, of: Layout, to: Layout, uneven
         got = ranks.resized(to.ranks).run(continued, job=other, folder=folder, after=AFTER)
     assert_loaded(got, saved)
     assert int(saved[0].checkpoint.unpacked()["step"]) == BEFORE
-    assert_goes_on(got, saved, 0.0 if of == to else ROUNDING, f"{of}, then {to}")
+    # DDP orders its buckets anew after a first step, and with them the additions of more than two ranks.
+    exact = of == to and (of.replicate < 3 or of.shard > 1)
+    assert_goes_on(got, saved, 0.0 if exact else ROUNDING, f"{of}, then {to}")
 
 
 def uninterrupted(ctx: Context, *, job: Setup, before: int, after: int) -> Run:
