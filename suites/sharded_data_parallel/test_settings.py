@@ -8,7 +8,7 @@ from hypothesis import given
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
 from pytest_gpuperf import Ranks
-from suites.sharded_data_parallel.programs.extended import ALL, configured
+from suites.sharded_data_parallel.programs.extended import ALL, configured, typed_together
 from suites.sharded_data_parallel.programs.settings import frozen_later, reduced_apart, typed
 from suites.shared.comparison import assert_each, assert_same
 from suites.shared.inputs import integers
@@ -121,6 +121,17 @@ def test_dtypes_of_inputs_and_outputs(ranks: Ranks, cast: bool, output: torch.dt
     assert [seen for seen, _ in got] == [inputs.dtype] * 2, "the dtype that the layer gets its input in"
     whole = (inputs @ weight.T.to(inputs.dtype)).to(output or inputs.dtype)
     assert_each([product for _, product in got], [whole] * 2, "output")
+
+
+@pytest.mark.ranks(2)
+def test_outputs_of_layers_that_are_sharded_together(ranks: Ranks) -> None:
+    """All are cast, whichever layer is called last: float32 products of numbers that bfloat16 rounds at the end."""
+    x = integers((3, 4), torch.float32, seed=1, low=2049, high=4095)
+    weights = [integers((rows, 4), torch.float32, seed=rows, low=-2, high=2) for rows in (2, 3)]
+    policy = MixedPrecisionPolicy(param_dtype=torch.float32, output_dtype=torch.bfloat16)
+    expected = [(x @ weight.T).bfloat16() for weight in (weights[0], *weights)]
+    for place, of_ranks in enumerate(zip(*ranks.run(typed_together, x=x, weights=weights, policy=policy), strict=True)):
+        assert_each(of_ranks, [expected[place]] * 2, f"output {place}")
 
 
 @pytest.mark.ranks(2)

@@ -222,3 +222,28 @@ def configured(ctx: Context, *, problem: Problem, setting: str) -> Step[Tensors]
     batches = [(x, grad * chosen.times) for x, grad in batches_on_device(ctx, problem)]
     optimizer = optimizer_for(problem, module.parameters(), foreach=False)  # CUDA's loop refuses a mix of splits
     return problem_step(problem, module, optimizer, batches, lambda: chosen.accumulating(network), local_shard)
+
+
+class _Each(nn.Module):
+    """Returns the output of each layer for the same input; the first one is called once more than the others."""
+
+    def __init__(self, weights: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(weight.shape[1], weight.shape[0], bias=False) for weight in weights)
+        for layer, weight in zip(self.layers, weights, strict=True):
+            layer.load_state_dict({"weight": weight})
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [layer(x) for layer in (self.layers[0], *self.layers)]
+
+
+def typed_together(
+    ctx: Context, *, x: torch.Tensor, weights: list[torch.Tensor], policy: MixedPrecisionPolicy
+) -> list[torch.Tensor]:
+    """The outputs of layers that are sharded together, by a policy that the whole does not have."""
+    module = _Each(weights).to(ctx.device)
+    mesh = ctx.mesh((ctx.world_size,))
+    fully_shard(list(module.layers), mesh=mesh, mp_policy=policy)
+    fully_shard(module, mesh=mesh)
+    outputs: list[torch.Tensor] = module(x.to(ctx.device))
+    return [output.detach().cpu() for output in outputs]
