@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
-from suites.activations.programs.recomputing import WAYS
+from suites.activations.programs.recomputing import WAYS, refused, transparent
 from suites.activations.programs.techniques import train
 from suites.activations.reference import arguments, assert_blocks, at_step
 from suites.shared.step import each_step
@@ -24,3 +24,18 @@ def test_ways_to_recompute(ranks: Ranks, way: str, blocks: int, rows: int, dropo
     (steps,) = ranks.run(each_step, train, 2, technique=WAYS[way], **given_case)
     for number, got in enumerate(steps):
         assert_blocks(got, at_step(given_case, number), f"{way}, step {number + 1}")
+
+
+@pytest.mark.ranks(1)
+def test_a_wrapper_is_not_seen(ranks: Ranks) -> None:
+    """A state has the names of the wrapped layers and fits models with and without wrappers."""
+    of_layers = ["0.weight", "0.bias", "1.weight", "1.bias"]
+    (names,) = ranks.run(transparent)
+    assert names == [*(f"0.{name}" for name in of_layers), *of_layers]
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize(("check", "expected"), [("default", [True, True, False]), ("none", [False, False, False])])
+def test_a_recomputation_of_another_kind_is_refused(ranks: Ranks, check: str, expected: list[bool]) -> None:
+    (got,) = ranks.run(refused, check=check)
+    assert got == expected, f"another shape, another dtype, the same: refused {got}, expected {expected}"

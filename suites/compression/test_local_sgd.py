@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 
 from pytest_gpuperf import Ranks
-from suites.compression.programs.local_sgd import PERIODS, WARMUP, Kind, trained
-from suites.shared.comparison import assert_close
-from suites.shared.inputs import rank_inputs
+from suites.compression.programs.local_sgd import PERIODS, WARMUP, Kind, averaged, trained
+from suites.shared.comparison import assert_close, assert_same
+from suites.shared.inputs import integers, rank_inputs
 
 STEPS = 10
 
@@ -23,6 +25,21 @@ def test_averages_from_time_to_time(ranks: Ranks, kind: Kind, reloaded: int) -> 
     for step, expected in enumerate(simulated(kind, start, gradients)):
         for rank, of_rank in enumerate(got):
             assert_close(of_rank[step], expected[rank], f"rank {rank}, step {step + 1}, parameter")
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("kind", ["groups", "parameters"])
+def test_parameters_of_several_shapes_and_dtypes(ranks: Ranks, kind: Literal["groups", "parameters"]) -> None:
+    """Each is averaged in its place, but for one without a gradient, and those of a rank outside of the group."""
+    shapes = [((2,), torch.float64), ((3, 2), torch.float64), ((4,), torch.float32), ((2, 1, 2), torch.float64)]
+    given = [
+        [2 * integers(shape, dtype, seed=8 * rank + place) for place, (shape, dtype) in enumerate(shapes)]
+        for rank in range(3)
+    ]
+    mean = [given[0][0], *(torch.stack(each).mean(0) for each in zip(given[0][1:], given[1][1:], strict=True))]
+    expected = [mean, [given[1][0], *mean[1:]], given[2]]
+    got = ranks.run(averaged, given=given, kind=kind)
+    assert_same(got, [{str(place): value for place, value in enumerate(values)} for values in expected])
 
 
 def simulated(kind: Kind, start: torch.Tensor, gradients: list[list[torch.Tensor]]) -> list[list[torch.Tensor]]:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from pytest_gpuperf import Ranks
-from suites.data_parallel.programs.sampling import Epochs, resumed, shared_out
+from suites.data_parallel.programs.sampling import Epochs, in_order, resumed, shared_out
 
 pytestmark = pytest.mark.ranks(2, 3)
 
@@ -39,6 +39,20 @@ def test_each_sample_is_seen(ranks: Ranks) -> None:
     for epoch, counts in enumerate(epochs_of(ranks.run(shared_out, samples=SAMPLES, epochs=EPOCHS, drop_last=False))):
         assert set(counts) == set(range(SAMPLES)), f"epoch {epoch} has {sorted(counts)}"
         assert counts.total() == least
+
+
+@pytest.mark.parametrize(("samples", "replicas", "first"), [(SAMPLES, 4, 1), (2, 7, 3)], ids=["several each", "one"])
+@pytest.mark.parametrize("drop_last", [False, True], ids=["some twice", "some dropped"])
+def test_samples_in_their_order(ranks: Ranks, samples: int, replicas: int, first: int, drop_last: bool) -> None:
+    """Replicas take turns, and when there are no more they begin with the first samples again, as often as they must.
+
+    There are more replicas than ranks, which are some of them.
+    """
+    each = samples // replicas if drop_last else -(-samples // replicas)
+    got = ranks.run(in_order, samples=samples, epochs=2, drop_last=drop_last, replicas=replicas, first=first)
+    for rank, epochs in enumerate(got):
+        expected = [(turn * replicas + first + rank) % samples for turn in range(each)]
+        assert epochs == [expected] * 2, f"rank {rank} has {epochs}, expected {expected} twice"
 
 
 def test_epochs_that_go_on_behind_the_first_samples(ranks: Ranks) -> None:

@@ -15,11 +15,13 @@ from suites.data_parallel.programs.settings import (
     buffers,
     configured,
     converted,
+    of_split_layers,
     stopped,
 )
 from suites.shared.comparison import assert_same
 from suites.shared.problems import Problem
 from suites.shared.references import whole_batch
+from suites.shared.sharding import shard
 from suites.shared.strategies import seeds
 from suites.shared.training import trajectory
 
@@ -34,7 +36,25 @@ def test_as_one_device(ranks: Ranks, setting: str, seed: int) -> None:
         pytest.skip(f"torch {torch.__version__} has no {chosen.needs} of DistributedDataParallel")
     problem = Problem(world_size=2, seed=seed, outputs=3, microbatches=2, steps=3)
     got = ranks.run(trajectory, configured, problem=problem, setting=setting)
-    assert_same([packed.unpacked() for packed in got], whole_batch(problem))
+    skip = (1,) if chosen.skips else ()
+    assert_same([packed.unpacked() for packed in got], whole_batch(problem, skip=skip))
+
+
+@pytest.mark.ranks(4)
+def test_replicas_of_split_layers(ranks: Ranks) -> None:
+    """The hidden layers' rows, and the columns of what follows them, are split over two ranks."""
+    problem = Problem(world_size=2, seed=1, outputs=3, microbatches=2, steps=3)
+    dims = {"first.weight": 0, "first.bias": 0, "second.weight": 1}
+    whole = whole_batch(problem)
+    expected = []
+    for rank in range(4):
+        own = {}
+        for name, value in whole[rank // 2].items():
+            dim = dims.get(name.partition(", ")[2].removesuffix(" gradient"))
+            own[name] = value if dim is None else shard(value, 2, dim)[rank % 2]
+        expected.append(own)
+    got = ranks.run(trajectory, of_split_layers, problem=problem)
+    assert_same([packed.unpacked() for packed in got], expected)
 
 
 @pytest.mark.ranks(2)

@@ -8,7 +8,8 @@ from hypothesis import given
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
 from pytest_gpuperf import Ranks
-from suites.sharded_data_parallel.programs.settings import SETTINGS, configured, frozen_later, reduced_apart, typed
+from suites.sharded_data_parallel.programs.extended import ALL, configured, typed_together
+from suites.sharded_data_parallel.programs.settings import frozen_later, reduced_apart, typed
 from suites.shared.comparison import assert_each, assert_same
 from suites.shared.inputs import integers
 from suites.shared.problems import MAX_STEPS_IN, Problem
@@ -24,7 +25,7 @@ SEEDS = pytest.mark.examples(0.04)
 
 @pytest.mark.ranks(2)
 @SEEDS
-@pytest.mark.parametrize("setting", [name for name, setting in SETTINGS.items() if setting.ranks == 2])
+@pytest.mark.parametrize("setting", [name for name, setting in ALL.items() if setting.ranks == 2])
 @given(seed=seeds)
 def test_as_one_device(ranks: Ranks, setting: str, seed: int) -> None:
     assert_as_one_device(ranks, setting, seed)
@@ -38,7 +39,7 @@ def test_as_one_device(ranks: Ranks, setting: str, seed: int) -> None:
         "cut along the last dimension",
         "cut over half of the ranks after forward",
         "replicas by a hook",
-        *(name for name, setting in SETTINGS.items() if setting.ranks == 4),
+        *(name for name, setting in ALL.items() if setting.ranks == 4),
     ],
 )
 @given(seed=seeds)
@@ -48,10 +49,10 @@ def test_parts_of_four_ranks(ranks: Ranks, setting: str, seed: int) -> None:
 
 
 def assert_as_one_device(ranks: Ranks, setting: str, seed: int) -> None:
-    if SETTINGS[setting].needs and not hasattr(FSDPModule, SETTINGS[setting].needs):
-        pytest.skip(f"torch {torch.__version__} has no FSDPModule.{SETTINGS[setting].needs}")
+    if ALL[setting].needs and not hasattr(FSDPModule, ALL[setting].needs):
+        pytest.skip(f"torch {torch.__version__} has no FSDPModule.{ALL[setting].needs}")
     # Outputs that no number of ranks divides: a cut along the first dimension is uneven, along the last one even.
-    dtype = SETTINGS[setting].dtype
+    dtype = ALL[setting].dtype
     problem = Problem(
         world_size=ranks.world_size,
         seed=seed,
@@ -68,7 +69,7 @@ def assert_as_one_device(ranks: Ranks, setting: str, seed: int) -> None:
 
 def expected(problem: Problem, setting: str) -> list[Tensors]:
     """What each rank holds of the whole training."""
-    chosen = SETTINGS[setting]
+    chosen = ALL[setting]
     degree = chosen.degree(problem.world_size)
     skip = (problem.world_size - 1,) if chosen.skips else ()
     shapes = {name: value.dim() for name, value in problem.parameters().items()}
@@ -120,6 +121,17 @@ def test_dtypes_of_inputs_and_outputs(ranks: Ranks, cast: bool, output: torch.dt
     assert [seen for seen, _ in got] == [inputs.dtype] * 2, "the dtype that the layer gets its input in"
     whole = (inputs @ weight.T.to(inputs.dtype)).to(output or inputs.dtype)
     assert_each([product for _, product in got], [whole] * 2, "output")
+
+
+@pytest.mark.ranks(2)
+def test_outputs_of_layers_that_are_sharded_together(ranks: Ranks) -> None:
+    """All are cast, whichever layer is called last: float32 products of numbers that bfloat16 rounds at the end."""
+    x = integers((3, 4), torch.float32, seed=1, low=2049, high=4095)
+    weights = [integers((rows, 4), torch.float32, seed=rows, low=-2, high=2) for rows in (2, 3)]
+    policy = MixedPrecisionPolicy(param_dtype=torch.float32, output_dtype=torch.bfloat16)
+    expected = [(x @ weight.T).bfloat16() for weight in (weights[0], *weights)]
+    for place, of_ranks in enumerate(zip(*ranks.run(typed_together, x=x, weights=weights, policy=policy), strict=True)):
+        assert_each(of_ranks, [expected[place]] * 2, f"output {place}")
 
 
 @pytest.mark.ranks(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,11 +11,13 @@ import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
+    CheckpointWrapper,
     apply_activation_checkpointing,
     checkpoint_wrapper,
     offload_wrapper,
 )
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy, lambda_auto_wrap_policy
+from torch.utils.checkpoint import CheckpointError, CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from pytest_gpuperf import Context
 from suites.activations.programs.techniques import Block, Forward, Technique
@@ -66,8 +69,27 @@ def _in_autocast(block: nn.Module, x: torch.Tensor, **options: Any) -> torch.Ten
     return output
 
 
+def _listed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """The operations to keep are listed."""
+    contexts = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
+    output: torch.Tensor = checkpoint(block, x, use_reentrant=False, context_fn=contexts)
+    return output
+
+
 def _reentrant(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return _in_autocast(block, x, use_reentrant=True)
+
+
+def _reentrant_of_several(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Takes and returns several, of which some are no tensors, and some need no gradient."""
+
+    def several(factor: int, x: torch.Tensor, offset: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+        return block(x) * factor + offset, offset + 1, factor
+
+    offset = torch.tensor(5.0, dtype=x.dtype, device=x.device)
+    made, more, factor = checkpoint(several, 2, x, offset, use_reentrant=True)
+    output: torch.Tensor = (made - (more - 1)) / factor
+    return output
 
 
 def _to_the_end(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -83,6 +105,33 @@ def _in_place(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return made.mul_(2).div_(2)
 
     output: torch.Tensor = checkpoint(doubled_and_halved, x, use_reentrant=False)
+    return output
+
+
+def _with_gradients_inside(block: nn.Module, x: torch.Tensor, **options: Any) -> torch.Tensor:
+    """What is computed again takes gradients itself: of a sum of squares, of which nothing is left in the end."""
+
+    def inside(x: torch.Tensor) -> torch.Tensor:
+        leaf = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad((leaf * leaf).sum(), leaf)
+        made: torch.Tensor = block(x + gradient - 2 * leaf.detach())
+        return made
+
+    output: torch.Tensor = checkpoint(inside, x, use_reentrant=False, **options)
+    return output
+
+
+def _after_a_failure(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """A first call fails in the middle, and one without gradients keeps nothing; neither is left in what follows."""
+
+    def failing(x: torch.Tensor) -> torch.Tensor:
+        raise ArithmeticError(f"no output of {tuple((x * x).shape)}")
+
+    with contextlib.suppress(ArithmeticError):
+        checkpoint(failing, x, use_reentrant=False)
+    with torch.no_grad():
+        twice = checkpoint(lambda x: 2 * x, x, use_reentrant=False)
+    output: torch.Tensor = checkpoint(block, x + (twice - 2 * x.detach()), use_reentrant=False)
     return output
 
 
@@ -109,14 +158,129 @@ def _applied(ctx: Context, model: nn.Sequential) -> Forward:
     return holder
 
 
+class _Named(nn.Module):
+    """A block that is given some of its inputs by name."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: torch.Tensor, *, taken: torch.Tensor, given: torch.Tensor, times: int) -> torch.Tensor:
+        """The block's output and ``times`` what is given, less what is taken."""
+        output: torch.Tensor = self.block(x) + times * given - taken
+        return output
+
+
+def _by_name(ctx: Context, model: nn.Sequential) -> Forward:
+    """What is given by name comes back by name, in whatever order, beside what is given by place."""
+    wrapped = [checkpoint_wrapper(_Named(block), checkpoint_impl=CheckpointImpl.REENTRANT) for block in model]
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        given, taken = (torch.tensor(value, dtype=x.dtype, device=x.device) for value in (3.0, 7.0))
+        for block in wrapped:
+            x = block(x, times=2, given=given, taken=taken) + 1
+        return x
+
+    return forward
+
+
+def _own_function(function: Callable[..., Any], *args: Any, calls: list[int], **kwargs: Any) -> Any:
+    calls.append(len(args))
+    return checkpoint(function, *args, use_reentrant=False, **kwargs)
+
+
+def _by_a_function_of_ours(ctx: Context, model: nn.Sequential) -> Forward:
+    calls: list[int] = []
+    wrapped = nn.Sequential(*(checkpoint_wrapper(block, checkpoint_fn=_own_function, calls=calls) for block in model))
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        calls.clear()
+        output: torch.Tensor = wrapped(x)
+        assert calls == [1] * len(model), f"our function was called with {calls} tensors"
+        return output
+
+    return forward
+
+
+def _is_block(module: nn.Module) -> bool:
+    return isinstance(module, Block)
+
+
+def _by_policy(policy: Any) -> Technique:
+    """All blocks are wrapped in place, in a model of the same blocks, as the policy says."""
+
+    def technique(ctx: Context, model: nn.Sequential) -> Forward:
+        inner = nn.Sequential(*model)
+        holder = nn.Sequential(inner)
+        apply_activation_checkpointing(holder, auto_wrap_policy=policy)
+        kinds = [type(block) for block in inner]
+        assert kinds == [CheckpointWrapper] * len(model), f"the policy has made {kinds} of the blocks"
+        return holder
+
+    return technique
+
+
 WAYS: Mapping[str, Technique] = {
     "selective": _each(_selective),
+    "selective, listed": _each(_listed),
     "reentrant": _each(_reentrant),
+    "reentrant, of several": _each(_reentrant_of_several),
     "to the end": _each(_to_the_end),
     "in place": _each(_in_place),
     "nested": _each(_twice),
+    "gradients inside": _each(_with_gradients_inside),
+    "gradients inside, to the end": _each(functools.partial(_with_gradients_inside, early_stop=False)),
+    "after a failure": _each(_after_a_failure),
     "wrapped": _wrapped(functools.partial(checkpoint_wrapper, checkpoint_impl=CheckpointImpl.NO_REENTRANT)),
     "wrapped, reentrant": _wrapped(functools.partial(checkpoint_wrapper, checkpoint_impl=CheckpointImpl.REENTRANT)),
     "offloaded": _wrapped(offload_wrapper),
+    "wrapped, by name": _by_name,
+    "wrapped, by a function": _by_a_function_of_ours,
     "every other": _applied,
+    "by a policy of classes": _by_policy(ModuleWrapPolicy({Block})),
+    "by a policy of ours": _by_policy(CustomPolicy(_is_block)),
+    "by a policy's function": _by_policy(functools.partial(lambda_auto_wrap_policy, lambda_fn=_is_block)),
 }
+
+
+def transparent(ctx: Context) -> list[str]:
+    """Names of a model's tensors as its wrapped layers have them, after its state has gone in and out.
+
+    Raises:
+        AssertionError: something else than the wrapped layers' own is found through the wrapper.
+    """
+    plain, other = (nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)).to(ctx.device) for _ in range(2))
+    wrapper: Any = checkpoint_wrapper(plain)
+    assert wrapper[1] is plain[1]
+    assert wrapper.append == plain.append
+    wrapped = nn.Sequential(wrapper)
+    before = {f"0.{name}": value.clone() for name, value in plain.state_dict().items()}
+    state = wrapped.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in before.items()), f"a state of {list(state)}"
+    wrapped.load_state_dict({f"0.{name}": value for name, value in other.state_dict().items()})
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in plain.state_dict().items())
+    return [*state, *(name for name, _ in wrapper.named_parameters())]
+
+
+def refused(ctx: Context, *, check: str) -> list[bool]:
+    """Whether a recomputation is refused that has another shape, dtype, or none of these; with this check of it."""
+    found = []
+    for again in (lambda x: x[:1], lambda x: x.half(), lambda x: x):
+        calls: list[int] = []
+
+        def first_whole(x: torch.Tensor, again: Any = again, calls: list[int] = calls) -> torch.Tensor:
+            calls.append(1)
+            part = x if len(calls) == 1 else again(x)
+            return (part.exp() + 1).sum()
+
+        x = torch.ones(3, 2, device=ctx.device, requires_grad=True)
+        output = checkpoint(first_whole, x, use_reentrant=False, determinism_check=check)
+        try:
+            output.backward()
+        except CheckpointError:
+            found.append(True)
+        except RuntimeError:  # which follows if nobody checks
+            found.append(False)
+        else:
+            found.append(False)
+    return found

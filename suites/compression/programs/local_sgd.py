@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.algorithms.model_averaging.hierarchical_model_averager import HierarchicalModelAverager
 
 from pytest_gpuperf import Context
+from suites.shared.step import Tensors
 
 PERIODS = {2: 2, 4: 4}
 """Of the hierarchy: how many neighbours average, by how often they do it."""
@@ -63,3 +65,21 @@ def _optimizer(ctx: Context, kind: Kind, parameter: nn.Parameter) -> Any:
         warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
         from torch.distributed.optim import PostLocalSGDOptimizer
     return PostLocalSGDOptimizer(torch.optim.SGD([parameter], lr=1.0), averager(ctx, kind))
+
+
+def averaged(ctx: Context, *, given: list[list[torch.Tensor]], kind: Literal["groups", "parameters"]) -> Tensors:
+    """Parameters once the ranks of a pair have averaged theirs; a third rank does not belong to it.
+
+    Args:
+        ctx: the rank's context.
+        given: the parameters that each rank has.
+        kind: whether the parameters are given one by one, or in groups of an optimizer; the first has no gradient.
+    """
+    pair = dist.new_group([0, 1])
+    parameters = [nn.Parameter(value.to(ctx.device)) for value in given[ctx.rank]]
+    for parameter in parameters[1:]:
+        parameter.grad = torch.ones_like(parameter)
+    averager = PeriodicModelAverager(period=1, process_group=pair)
+    groups = [{"params": parameters[:2]}, {"params": parameters[2:]}]
+    averager.average_parameters(torch.optim.SGD(groups).param_groups if kind == "groups" else parameters)
+    return {str(number): value.detach().cpu() for number, value in enumerate(parameters)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch.distributed.elastic.utils.data import ElasticDistributedSampler
 from torch.utils.data.distributed import DistributedSampler
 
@@ -14,6 +16,15 @@ Epochs = list[list[int]]
 def shared_out(ctx: Context, *, samples: int, epochs: int, drop_last: bool) -> Epochs:
     """The rank's samples; what is left over is dropped, or some samples are given twice."""
     return _drawn(DistributedSampler(range(samples), drop_last=drop_last, seed=1), epochs)  # type: ignore[arg-type]
+
+
+def in_order(ctx: Context, *, samples: int, epochs: int, drop_last: bool, replicas: int, first: int) -> Epochs:
+    """Samples that are not shuffled, of the replica that comes so many after the first as the rank's number is."""
+    data: Any = range(samples)
+    sampler: DistributedSampler[int] = DistributedSampler(
+        data, num_replicas=replicas, rank=first + ctx.rank, drop_last=drop_last, shuffle=False
+    )
+    return _drawn(sampler, epochs)
 
 
 def resumed(ctx: Context, *, samples: int, first: int, epochs: int) -> Epochs:

@@ -6,13 +6,15 @@ Each setting leaves the training's numbers as they are. The step is that of ``su
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms import Join
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_gpuperf import Context
@@ -44,6 +46,43 @@ def _unused_not_reduced(ctx: Context, network: Network) -> DistributedDataParall
     return DistributedDataParallel(network, find_unused_parameters=True, skip_all_reduce_unused_params=True)
 
 
+class _Parts(Network):
+    """Returns what it would add up: outputs of the shortcut, unless it is left out, and of the hidden layers."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Both outputs, nested as ``nest`` says."""
+        assert self.first is not None
+        assert self.second is not None
+        short = None if self._skip else self.shortcut(x)
+        return self.nest(short, self.second(torch.relu(self.first(x))))
+
+    nest: Callable[[torch.Tensor | None, torch.Tensor], Any]
+
+
+@dataclass
+class _Outputs:
+    """What a model returns."""
+
+    short: torch.Tensor | None
+    others: dict[str, torch.Tensor]
+
+
+def _nested(nest: Callable[[torch.Tensor | None, torch.Tensor], Any], take: Callable[[Any], list[Any]]) -> Wrap:
+    """Wraps a network of which the second rank leaves out the shortcut, and whose outputs are nested in some way."""
+
+    def wrap(ctx: Context, network: Network) -> DistributedDataParallel:
+        network.__class__ = _Parts
+        parts = cast("_Parts", network)
+        parts.nest, parts._skip = nest, ctx.rank == 1
+        module = DistributedDataParallel(parts, find_unused_parameters=True)
+        module.register_forward_hook(
+            lambda module, _, output: torch.stack([part for part in take(output) if part is not None]).sum(0)
+        )
+        return module
+
+    return wrap
+
+
 def _copied_at_once(ctx: Context, network: Network) -> DistributedDataParallel:
     return DistributedDataParallel(network, batched_grad_copy=True)
 
@@ -53,6 +92,8 @@ class Setting:
     """How a network is wrapped."""
 
     wrap: Wrap
+    skips: bool = False
+    """Whether the second rank does not use the shortcut."""
     needs: str = ""
     """The argument that older versions of torch do not have."""
 
@@ -66,8 +107,20 @@ SETTINGS: Mapping[str, Setting] = {
     "a group of its own": Setting(_in_a_group),
     "a mesh": Setting(_on_a_mesh),
     "a device": Setting(_on_a_device),
-    "unused parameters left out": Setting(_unused_not_reduced, "skip_all_reduce_unused_params"),
-    "gradients copied at once": Setting(_copied_at_once, "batched_grad_copy"),
+    "unused parameters left out": Setting(_unused_not_reduced, needs="skip_all_reduce_unused_params"),
+    "gradients copied at once": Setting(_copied_at_once, needs="batched_grad_copy"),
+    "outputs in a dict": Setting(
+        _nested(
+            lambda short, long: {"short": short, "long": [long]}, lambda output: [output["short"], *output["long"]]
+        ),
+        skips=True,
+    ),
+    "outputs in a dataclass": Setting(
+        _nested(
+            lambda short, long: _Outputs(short, {"long": long}), lambda output: [output.short, output.others["long"]]
+        ),
+        skips=True,
+    ),
 }
 
 
@@ -77,6 +130,43 @@ def configured(ctx: Context, *, problem: Problem, setting: str) -> Step[Tensors]
     module = SETTINGS[setting].wrap(ctx, network)
     optimizer = optimizer_for(problem, module.parameters())
     return problem_step(problem, module, optimizer, batches_on_device(ctx, problem), module.no_sync)
+
+
+class _WithParameters(nn.Module):
+    """A module with the parameters that it has now: torch's wrapper hides split ones once a forward has begun."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.wrapped = module
+        self.held = {name.removeprefix("module."): value for name, value in module.named_parameters()}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.wrapped(x)
+        return output
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        yield from self.held.items()
+
+
+def of_split_layers(ctx: Context, *, problem: Problem) -> Step[Tensors]:
+    """Training of a network whose hidden layers are split over pairs of ranks; each pair is a replica.
+
+    ``problem`` is one of half as many ranks, as both ranks of a pair are given the same.
+    """
+    mesh = ctx.mesh((ctx.world_size // 2, 2), ("replica", "split"))
+    replica = mesh["replica"].get_local_rank()
+    network = Network(parameters_on_device(ctx, problem.parameters(replica)))
+    for name in ("first", "second"):
+        weight, bias = (problem.parameters(replica)[f"{name}.{part}"] for part in ("weight", "bias"))
+        layer = nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype, device=ctx.device)
+        layer.load_state_dict({"weight": weight, "bias": bias})
+        network.add_module(name, layer)
+    plan: dict[str, ParallelStyle] = {"first": ColwiseParallel(), "second": RowwiseParallel()}
+    parallelize_module(network, mesh["split"], plan, src_data_rank=None)
+    module = DistributedDataParallel(network, device_mesh=mesh["replica"])
+    batches = [(x.to(ctx.device), grad.to(ctx.device)) for x, grad in problem.batches(replica)]
+    held = _WithParameters(module)
+    return problem_step(problem, held, optimizer_for(problem, held.held.values()), batches, module.no_sync)
 
 
 class Nested(nn.Module):

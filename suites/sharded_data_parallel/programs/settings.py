@@ -25,11 +25,10 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import Shard
 
 from pytest_gpuperf import Context
-from suites.sharded_data_parallel.programs.stages import by_layer, local_shard
-from suites.shared.problems import Network, Problem, optimizer_for
+from suites.sharded_data_parallel.programs.stages import by_layer
+from suites.shared.problems import Network, Problem
 from suites.shared.sharding import parameters_on_device
-from suites.shared.step import Step, Tensors
-from suites.shared.training import batches_on_device, problem_step
+from suites.shared.training import batches_on_device
 
 
 def units(module: nn.Module) -> list[FSDPModule]:
@@ -100,7 +99,8 @@ class Setting:
 
 
 def _last_dimension(ctx: Context, network: Network, **options: Any) -> None:
-    by_layer(network, shard_placement_fn=lambda value: Shard(value.dim() - 1), **options)
+    """Biases are cut along their only dimension, 0, and weights along their last one, which counts as -1."""
+    by_layer(network, shard_placement_fn=lambda value: Shard(0 if value.dim() == 1 else -1), **options)
 
 
 def _averaged(gradient: torch.Tensor) -> torch.Tensor:
@@ -137,12 +137,13 @@ def _backward_without_gathering(ctx: Context, network: Network, **options: Any) 
 
 
 def _gathered_by_hand(ctx: Context, network: Network, **options: Any) -> None:
-    """The first layer is gathered before the forward begins, and cut again when it has ended."""
+    """All is gathered before the forward begins, and the first layer is cut again when it has ended."""
     by_layer(network, **options)
-    first = cast("FSDPModule", network.first)
+    root, first = units(network)
 
     def gather(*_: object) -> None:
         handle = first.unshard(async_op=True)
+        root.unshard()
         assert handle is not None
         handle.wait()
 
@@ -343,23 +344,6 @@ SETTINGS: Mapping[str, Setting] = {
     "a group for reductions": Setting(_own_group_of_reductions, needs="set_separate_reduce_scatter_group"),
     "unused on one rank": Setting(_unused_on_one_rank, needs="set_reduce_scatter_unused_params", skips=True),
 }
-
-
-def configured(ctx: Context, *, problem: Problem, setting: str) -> Step[Tensors]:
-    """Training of the problem's network, which is sharded by a setting.
-
-    Args:
-        ctx: the rank's context.
-        problem: what is trained.
-        setting: a key of ``SETTINGS``.
-    """
-    chosen = SETTINGS[setting]
-    skips = chosen.skips and ctx.rank == ctx.world_size - 1
-    network = Network(parameters_on_device(ctx, problem.parameters()), skip=skips)
-    module = chosen.shard(ctx, network, mesh=ctx.mesh((ctx.world_size,))) or network
-    batches = [(x, grad * chosen.times) for x, grad in batches_on_device(ctx, problem)]
-    optimizer = optimizer_for(problem, module.parameters(), foreach=False)  # CUDA's loop refuses a mix of splits
-    return problem_step(problem, module, optimizer, batches, lambda: chosen.accumulating(network), local_shard)
 
 
 def reduced_apart(ctx: Context, *, problem: Problem, recurse: bool) -> list[str]:
