@@ -47,5 +47,8 @@ def test_local_gradients(ranks: Ranks, hook: str) -> None:
     mean = torch.stack(gradients).mean(0)
     pairs = [torch.stack(gradients[rank // 2 * 2 : rank // 2 * 2 + 2]).mean(0) for rank in range(4)]
     after = gradients if hook == "own" else pairs
-    got = ranks.run(steps, hook=hook, gradients=[[gradient] for gradient in gradients], number=STEPS)
-    assert_steps(got, [pairs if hook == "pairs" else [mean] * 4, after, after])
+    got = ranks.run(steps, hook=hook, gradients=[[gradient, 2 * gradient] for gradient in gradients], number=STEPS)
+    for bucket, factor in enumerate((1, 2)):
+        of_steps = [pairs if hook == "pairs" else [mean] * 4, after, after]
+        expected = [[factor * gradient for gradient in of_step] for of_step in of_steps]
+        assert_steps([[[step[bucket]] for step in of_rank] for of_rank in got], expected)

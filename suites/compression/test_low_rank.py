@@ -17,8 +17,8 @@ from suites.shared.inputs import full_width, integers
 RANK = 2
 START = 2
 """Steps that send everything, PyTorch's least number: the second one has a new order of parameters."""
-MATRICES = ((7, 5), (5, 7), (7, 5), (6, 4, 2), (7, 5))
-"""Three are of one shape, and one is flattened to two dimensions."""
+MATRICES = ((5, 7), (7, 5), (7, 5), (7, 5), (6, 4, 2))
+"""Three are of one shape, between two others in either order, and one is flattened to two dimensions."""
 VECTORS = ((9,), (4,))
 SHAPES = (*MATRICES[:2], VECTORS[0], *MATRICES[2:], VECTORS[1])
 """In the order of the parameters."""

@@ -41,6 +41,11 @@ def test_each_sample_is_seen(ranks: Ranks) -> None:
         assert counts.total() == least
 
 
+def test_each_seed_has_an_order_of_its_own(ranks: Ranks) -> None:
+    one, other = (ranks.run(shared_out, samples=SAMPLES, epochs=1, drop_last=True, seed=seed) for seed in (1, 2))
+    assert one != other, f"seeds 1 and 2 share out the samples alike: {one}"
+
+
 @pytest.mark.parametrize(("samples", "replicas", "first"), [(SAMPLES, 4, 1), (2, 7, 3)], ids=["several each", "one"])
 @pytest.mark.parametrize("drop_last", [False, True], ids=["some twice", "some dropped"])
 def test_samples_in_their_order(ranks: Ranks, samples: int, replicas: int, first: int, drop_last: bool) -> None:

@@ -9,7 +9,7 @@ from pytest_gpuperf import Ranks
 from suites.shared.comparison import assert_same
 from suites.shared.inputs import integers, rank_inputs
 from suites.shared.step import gradient_of
-from suites.tensor_parallel.programs.placed import Scaled, mapped, placements, replicated
+from suites.tensor_parallel.programs.placed import Scaled, mapped, placements, replicated, split_as_on
 from suites.tensor_parallel.reference import DTYPE
 
 pytestmark = pytest.mark.ranks(2)
@@ -57,3 +57,15 @@ def test_a_function_of_local_parts(ranks: Ranks) -> None:
     gradients = [gradient_of(leaf) for leaf in leaves]
     whole = {"output": output.detach(), "number": torch.tensor(3), "x": gradients[0], "weight": gradients[1]}
     assert_same(got, [whole] * 2, ordered=False)
+
+
+@pytest.mark.parametrize("source", [1, None], ids=["as on rank 1", "as on each rank"])
+def test_whose_numbers_a_plan_splits(ranks: Ranks, source: int | None) -> None:
+    weights = rank_inputs(2, shape=(4, 4), dtype=DTYPE, seed=6)
+    got = ranks.run(split_as_on, weights=weights, source=source)
+    expected = []
+    for rank in range(2):
+        weight = weights[rank if source is None else source]
+        cut = {"columns.weight": weight.chunk(2)[rank], "columns.bias": weight[0].chunk(2)[rank]}
+        expected.append(cut | {"rows.weight": weight.chunk(2, 1)[rank], "rows.bias": weight[0]})
+    assert_same(got, expected, ordered=False)

@@ -36,7 +36,7 @@ def without_warnings() -> Iterator[None]:
 
 
 def all_forms(ctx: Context, *, xs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> Tensors:
-    """What a rank has of each collective, and the gradient of its input, if a rank weighs its result by its weights.
+    """What a rank has of each collective, its input and the gradient of it, if a rank weighs its result by its weights.
 
     Args:
         ctx: the rank's context.
@@ -49,6 +49,7 @@ def all_forms(ctx: Context, *, xs: Sequence[torch.Tensor], weights: Sequence[tor
     def use(name: str, leaf: torch.Tensor, result: torch.Tensor) -> None:
         (result * mine[: len(result)].view_as(result)).sum().backward()
         found[name], found[f"gradient of {name}"] = result.detach(), gradient_of(leaf)
+        found[f"input of {name} afterwards"] = leaf.detach()
 
     def leaf() -> torch.Tensor:
         return xs[ctx.rank].to(ctx.device).clone().requires_grad_()

@@ -63,12 +63,12 @@ class GivenByRank:
 
 
 def steps(ctx: Context, *, hook: str, gradients: list[list[torch.Tensor]], number: int) -> list[list[torch.Tensor]]:
-    """What a hook makes of the ranks' gradients in each of so many steps."""
+    """What a hook makes of the ranks' gradients in each of so many steps; each gradient is a bucket."""
 
     def state() -> Any:
         if hook in ("local", "own"):
             return local_state(ctx, hook == "own")
         return pair_of(ctx) if hook == "pairs" else ctx.group
 
-    step = average(ctx, gradients=GivenByRank(gradients), hook=HOOKS[hook], state=state)
+    step = average(ctx, gradients=GivenByRank(gradients), hook=HOOKS[hook], state=state, bucket_cap_mb=1e-5)
     return [[gradient.detach().clone().cpu() for gradient in step()] for _ in range(number)]

@@ -13,9 +13,9 @@ Epochs = list[list[int]]
 """The numbers of a rank's samples, in each epoch."""
 
 
-def shared_out(ctx: Context, *, samples: int, epochs: int, drop_last: bool) -> Epochs:
+def shared_out(ctx: Context, *, samples: int, epochs: int, drop_last: bool, seed: int = 1) -> Epochs:
     """The rank's samples; what is left over is dropped, or some samples are given twice."""
-    return _drawn(DistributedSampler(range(samples), drop_last=drop_last, seed=1), epochs)  # type: ignore[arg-type]
+    return _drawn(DistributedSampler(range(samples), drop_last=drop_last, seed=seed), epochs)  # type: ignore[arg-type]
 
 
 def in_order(ctx: Context, *, samples: int, epochs: int, drop_last: bool, replicas: int, first: int) -> Epochs:

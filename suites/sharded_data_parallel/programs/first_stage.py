@@ -15,7 +15,7 @@ from suites.shared.training import zero_redundancy
 
 DEFAULTS: dict[str, Any] = {"lr": 0.25, "momentum": 0.25}
 FROZEN_FROM = 2
-"""The step from which the first layer's bias is frozen; before it the second group's learning rate is halved."""
+"""The step from which the first layer's bias is frozen; before it the groups' settings change."""
 FROZEN = "0.bias"
 
 
@@ -29,7 +29,8 @@ def groups(network: nn.Sequential) -> list[dict[str, Any]]:
 def of_step(network: nn.Sequential, optimizer: torch.optim.Optimizer, step: int) -> None:
     """What changes before a step."""
     if step == FROZEN_FROM:
-        optimizer.param_groups[1]["lr"] /= 2
+        for group, setting in ((1, "lr"), (1, "momentum"), (0, "weight_decay")):
+            optimizer.param_groups[group][setting] /= 2
         network.get_parameter(FROZEN).requires_grad_(False)
 
 

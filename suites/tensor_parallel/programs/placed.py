@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.experimental import implicit_replication, local_map
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from pytest_gpuperf import Context
 from suites.shared.step import Tensors, gradient_of
@@ -104,6 +105,25 @@ def mapped(ctx: Context, *, x: torch.Tensor, weight: torch.Tensor, factor: int) 
     output.square().sum().backward()
     gradients = [_full(gradient_of(leaf)) for leaf in leaves]
     return {"output": _full(output), "number": torch.tensor(number), "x": gradients[0], "weight": gradients[1]}
+
+
+def split_as_on(ctx: Context, *, weights: list[torch.Tensor], source: int | None) -> Tensors:
+    """What the rank holds of two layers that a plan splits, whose numbers are other ones on each rank before.
+
+    Args:
+        ctx: the rank's context.
+        weights: both layers' weight on each rank; its first row is both layers' bias.
+        source: the rank that the others get their numbers from; None for each rank's own.
+    """
+    weight = weights[ctx.rank].to(ctx.device)
+    layers = nn.ModuleDict()
+    for name in ("columns", "rows"):
+        layers[name] = nn.Linear(*weight.shape, dtype=weight.dtype, device=ctx.device)
+        layers[name].load_state_dict({"weight": weight, "bias": weight[0]})
+    plan = {"columns": ColwiseParallel(), "rows": RowwiseParallel()}
+    parallelize_module(layers, ctx.mesh((ctx.world_size,)), plan, src_data_rank=source)
+    values = dict(layers.named_parameters())
+    return {name: value.to_local().detach() for name, value in values.items() if isinstance(value, DTensor)}
 
 
 def _full(tensor: torch.Tensor) -> torch.Tensor:
