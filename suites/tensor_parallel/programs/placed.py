@@ -118,7 +118,7 @@ def split_as_on(ctx: Context, *, weights: list[torch.Tensor], source: int | None
     weight = weights[ctx.rank].to(ctx.device)
     layers = nn.ModuleDict()
     for name in ("columns", "rows"):
-        layers[name] = nn.Linear(*weight.shape, dtype=weight.dtype, device=ctx.device)
+        layers[name] = nn.Linear(weight.shape[0], weight.shape[1], dtype=weight.dtype, device=ctx.device)
         layers[name].load_state_dict({"weight": weight, "bias": weight[0]})
     plan = {"columns": ColwiseParallel(), "rows": RowwiseParallel()}
     parallelize_module(layers, ctx.mesh((ctx.world_size,)), plan, src_data_rank=source)
