@@ -38,8 +38,8 @@ def pair_of(ctx: Context) -> dist.ProcessGroup:
 
 
 def local_state(ctx: Context, own: bool) -> PostLocalSGDState:
-    """Averages over all in the first step; after that over the rank's neighbour, or ``own`` gradients stay."""
-    return PostLocalSGDState(ctx.group, pair_of(ctx), start_localSGD_iter=1, post_local_gradient_allreduce=not own)
+    """Averages over all in the first two steps; after that over the rank's neighbour, or ``own`` gradients stay."""
+    return PostLocalSGDState(ctx.group, pair_of(ctx), start_localSGD_iter=2, post_local_gradient_allreduce=not own)
 
 
 HOOKS: Mapping[str, Hook] = {
@@ -63,7 +63,7 @@ class GivenByRank:
 
 
 def steps(ctx: Context, *, hook: str, gradients: list[list[torch.Tensor]], number: int) -> list[list[torch.Tensor]]:
-    """What a hook makes of the ranks' gradients in each of so many steps; each gradient is a bucket."""
+    """What a hook makes of the ranks' gradients in each of so many steps; from the second on, each is a bucket."""
 
     def state() -> Any:
         if hook in ("local", "own"):
