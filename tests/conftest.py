@@ -5,6 +5,7 @@ import importlib.metadata
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, settings  # also so that not each run of pyt
 from pytest_gpuperf import options
 from pytest_gpuperf.run import session
 from tests import fake_gpus
-from tests.warm_python import FRESH, WarmPython
+from tests.warm_python import FRESH, ForkedPopen, WarmPython, popen
 from tests.whole_run import COMMON_PLUGINS, environment
 
 # A shell starts what runs in its background with Ctrl-C ignored, and tests of Ctrl-C would hang.
@@ -80,6 +81,23 @@ def pytest_configure(config: pytest.Config) -> None:
     """Leaves files in their order: those with few tests are the longest, and xdist 3.8 would begin them last."""
     config.option.loadscopereorder = False
     config.addinivalue_line("markers", "long: left out by make test")
+    if config.getoption("tx", None) and not config.getoption("collectonly"):
+        config.pluginmanager.register(_WarmWorkers(config))
+
+
+class _WarmWorkers:
+    """Has the workers of xdist be forks of one process that has imported torch, from which they fork, too."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._python = WarmPython(environment())
+        config.add_cleanup(self._python.close)
+        config.add_cleanup(partial(setattr, subprocess, "Popen", FRESH))
+        subprocess.Popen = self._python.popen()  # type: ignore[misc]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Passes a worker what forks for it."""
+        node.workerinput["warm_python"] = self._python.address, self._python.environ
 
 
 def pytest_collection_finish() -> None:
@@ -126,17 +144,20 @@ def _forkservers_are_light(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def _warm_python() -> Iterator[WarmPython]:
+def _forked_popen(request: pytest.FixtureRequest) -> Iterator[type[ForkedPopen]]:
+    if shared := getattr(request.config, "workerinput", {}).get("warm_python"):
+        yield popen(*shared)
+        return
     python = WarmPython(environment())
-    yield python
+    yield python.popen()
     python.close()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _python_is_forked(_warm_python: WarmPython) -> Iterator[None]:
+def _python_is_forked(_forked_popen: type[ForkedPopen]) -> Iterator[None]:
     """Runs of pytest, commands and forkservers are forks of a process that has imported torch."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess, "Popen", _warm_python.popen())
+        patch.setattr(subprocess, "Popen", _forked_popen)
         yield
 
 

@@ -16,6 +16,7 @@ from pytest_gpuperf.features.parity.judging_files import judged_files
 from pytest_gpuperf.features.parity.recorded_files import Recording, path_of, read, write
 from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace
 from pytest_gpuperf.report.command_error import CommandError
+from tests.warm_python import FRESH
 from tests.whole_run import environment
 from tests.whole_run import write as write_files
 
@@ -25,7 +26,7 @@ import torch, torch.distributed as dist
 from torch import nn
 from pytest_gpuperf import parity_record
 
-assert "pytest" not in sys.modules
+assert "pytest" not in sys.modules or "FORKED" in os.environ
 file, fault = sys.argv[1], sys.argv[2]
 world = int(os.environ.get("WORLD_SIZE", 1))
 if world > 1:
@@ -49,15 +50,18 @@ with parity_record(file, model, optimizer, steps=2):
 """
 
 
-def run(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environ = environment(OMP_NUM_THREADS="1", **variables)
+def run(folder: Path, *command: str, fresh: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = environment(OMP_NUM_THREADS="1", **variables, **({} if fresh else {"FORKED": "1"}))
     whole = [sys.executable, "-W", "ignore", *command]
-    return subprocess.run(whole, cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    with pytest.MonkeyPatch.context() as patch:
+        if fresh:
+            patch.setattr(subprocess, "Popen", FRESH)
+        return subprocess.run(whole, cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False)
 
 
 def ranks(folder: Path, file: str, fault: str) -> None:
     command = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "train.py", file, fault)
-    done = run(folder, *command)
+    done = run(folder, *command, fresh=not fault)
     assert done.returncode == 0, done.stderr
 
 
@@ -68,10 +72,13 @@ def compare(folder: Path, *arguments: str) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of one script: on one device, with two samples of rounding, on ranks, and on ranks with a fault."""
+    """Runs of one script: on one device, with two samples of rounding, on ranks, and on ranks with a fault.
+
+    The samples and the fault are on forks of a process that has imported torch.
+    """
     folder = write_files(tmp_path_factory.mktemp("recorded"), {"train.py": TRAIN})
     for number in range(3):
-        done = run(folder, "train.py", "one.pt", "", PARITY_ROUNDING=str(number))
+        done = run(folder, "train.py", "one.pt", "", fresh=not number, PARITY_ROUNDING=str(number))
         assert done.returncode == 0, done.stderr
     ranks(folder, "two.pt", "")
     ranks(folder, "wrong.pt", "1.weight")

@@ -33,6 +33,7 @@ def test_it(perf, ranks):
         print(*ranks.run(told), sep="\\n", file=log)
     perf.check(time=perf.configured(samples=10, budget=0.1).measure(sleeping).time)
 """
+INI = "[pytest]\ngpuperf_minimum_slowdown = 0.5\n"  # one block of launches decides
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Told:
 
 def run_of_commit(folder: Path, *options: str, **environ: str) -> list[Told]:
     """Runs the test in a repository; what the ranks told, two in each launch."""
-    files = {"test_it.py": TELLS, "pytest.ini": "[pytest]\n", ".gitignore": "__pycache__\n.leases\n"}
+    files = {"test_it.py": TELLS, "pytest.ini": INI, ".gitignore": "__pycache__\n.leases\n"}
     commit(folder / "repository", files)
     log = folder / "log"
     run = run_pytest(folder / "repository", *options, env={"LOG": str(log), **environ})

@@ -1,0 +1,32 @@
+"""Ray's program of this name, whose forkserver is forked from a process that has imported torch, if there is one."""
+
+import importlib.util
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+WARM = "GPUPERF_TEST_WARM_PYTHON"
+"""Names a file with the address and the environment of such a process."""
+
+
+def _main() -> None:
+    if file := os.environ.get(WARM):
+        from tests.warm_python import popen
+
+        warm = json.loads(Path(file).read_text())
+        subprocess.Popen = popen(warm["address"], warm["environ"])  # type: ignore[misc]
+    found = importlib.util.find_spec("ray")
+    assert found is not None
+    assert found.origin is not None
+    program = Path(found.origin).parent / "_private" / "workers" / "default_worker.py"
+    sys.argv[0] = str(program)
+    if not sys.flags.safe_path:
+        sys.path[0] = str(program.parent)  # in place of this folder
+    runpy.run_path(str(program), run_name="__main__")
+
+
+if __name__ == "__main__":
+    _main()
