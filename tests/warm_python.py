@@ -56,14 +56,16 @@ _FORKABLE = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"} 
 # What an interpreter or torch reads as it starts. The plugin gives each forkserver a seed of hashes, its ranks have it.
 _READ_AT_START = ("PYTHON", "TORCH", "PYTORCH", "OMP_", "OPENBLAS", "MKL", "KMP", "LD_", "LC_", "LANG", "MALLOC_")
 _SET_HERE = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS")
-# Torch sets one of these in a process that compiles, Ray one in a worker, and torchrun others in ranks.
-_READ_LATER = ("TORCHINDUCTOR_", "PYTHONBREAKPOINT", "TORCHELASTIC_", "TORCH_NCCL_")
+# Torch sets one of these in a process that compiles, Ray one in a worker, and launchers one in ranks.
+_READ_LATER = ("TORCHINDUCTOR_", "PYTHONBREAKPOINT", "TORCHELASTIC_")
 _HASHES = "PYTHONHASHSEED"
-_MODULES = ("pytest", "pytest_gpuperf", "suites.table", "torch.distributed.run")
+_MODULES = ("pytest", "pytest_gpuperf", "suites.table")
 _SCRIPTS = ("benchmarks/mutations.py", "train.py")
 _MAX_MESSAGE = 4096  # bytes; a request itself comes in a file
 _MAX_FDS = 32
 _START = 120.0  # seconds
+NOTE = "GPUPERF_TEST_WARM_PYTHON"
+"""A variable that names a file, in which another process finds what forks for this one; empty for nothing."""
 FRESH: type[subprocess.Popen[Any]] = next(cls for cls in subprocess.Popen.__mro__ if cls.__module__ == "subprocess")
 """Starts new interpreters, whatever stands in its place."""
 
@@ -176,7 +178,7 @@ class _Flags:
     @classmethod
     def of(cls, command: Any) -> _Flags | None:
         """Return what a command asks for, if it is one that can be forked."""
-        if not isinstance(command, list | tuple) or command[0] != sys.executable:
+        if not isinstance(command, list) or command[0] != sys.executable:
             return None
         words = [os.fspath(word) for word in command[1:]]
         safe_path, unbuffered, warnings = False, False, []
@@ -208,6 +210,21 @@ def popen(address: str, environ: Mapping[str, str]) -> type[ForkedPopen]:
         environ: what it was started with.
     """
     return type("ForkedPopen", (ForkedPopen,), {"address": address, "environ": dict(environ)})
+
+
+def note(popen: type[subprocess.Popen[Any]], folder: Path) -> dict[str, str]:
+    """Notes in a file in the folder by what a Popen forks, if it does; returns the variable that names the file."""
+    if not issubclass(popen, ForkedPopen):
+        return {}
+    file = folder / f"{popen.address}.json"
+    file.write_text(json.dumps({"address": popen.address, "environ": dict(popen.environ)}))
+    return {NOTE: str(file)}
+
+
+def noted() -> type[subprocess.Popen[Any]]:
+    """Return a Popen that forks by what the environment notes; one that starts new interpreters if it notes nothing."""
+    file = os.environ.get(NOTE)
+    return popen(**json.loads(Path(file).read_text())) if file else FRESH
 
 
 def _fork(address: str, request: Mapping[str, Any], fds: Sequence[int]) -> tuple[int, socket.socket]:

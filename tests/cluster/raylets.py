@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.light import default_worker, setup_worker
-from tests.cluster.light.default_worker import WARM
-from tests.warm_python import ForkedPopen, WarmPython
+from tests.warm_python import NOTE, WarmPython, note
 from tests.whole_run import environment
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -110,7 +109,7 @@ def raylets(
         forks: whether nodes may fork what has imported torch; their ranks are then no descendants of Ray's daemons.
     """
     with tempfile.TemporaryDirectory(prefix="gp", dir="/tmp") as folder:  # sockets' paths must be short
-        warm = _note_of(subprocess.Popen, Path(folder)) if forks else {}
+        warm = note(subprocess.Popen, Path(folder)) if forks else {}
         environ = environment(**{"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder, **_SOON, **_FEW, **warm})
         environ |= env or {}
         command = [sys.executable, "-m", "tests.cluster.raylets", folder, str(cpus), str(gpus), *names]
@@ -123,15 +122,6 @@ def raylets(
                 assert process.stdin is not None
                 process.stdin.close()
                 process.wait(60)
-
-
-def _note_of(popen: Any, folder: Path) -> dict[str, str]:
-    """Notes in a file what forks for this process, if something does; returns the variable that names the file."""
-    if not issubclass(popen, ForkedPopen):
-        return {}
-    file = folder / f"{popen.address}.json"
-    file.write_text(json.dumps({"address": popen.address, "environ": dict(popen.environ)}))
-    return {WARM: str(file)}
 
 
 def children(pid: int) -> list[int]:
@@ -185,9 +175,9 @@ def _main(folder: str, cpus: str, gpus: str, head: str, *others: str) -> None:
                     end = (*words, "--").index("--")
                     own = dict(each.split("=", 1) for each in words[:end])
                     mounts = _mount(mounts, dict(each.split(":", 1) for each in words[end + 1 :]))
-                    if mounts and {**os.environ, **own}.get(WARM):
+                    if mounts and {**os.environ, **own}.get(NOTE):
                         warm[name] = WarmPython(os.environ)
-                        own |= _note_of(warm[name].popen(), Path(folder))
+                        own |= note(warm[name].popen(), Path(folder))
                     nodes[name] = cluster.add_node(node_name=name, env_vars=own, **shape)
                 case ["remove", name]:
                     cluster.remove_node(nodes.pop(name))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.light.default_worker import WARM
 from tests.cluster.programs_on_nodes import BETWEEN, HEADLESS, ODD_NODE, SITECUSTOMIZE, STOPPED_DAEMONS, STOPPED_HEAD
 from tests.cluster.raylets import Raylets, raylets
+from tests.warm_python import NOTE
 from tests.whole_run import WholeRun, environment, run_pytest
 
 SLOW = 300  # seconds; generous, since a machine may be busy
@@ -184,7 +184,7 @@ def odd(two_nodes: Raylets, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     (folder / "node").mkdir()
     (folder / "node" / "sitecustomize.py").write_text(SITECUSTOMIZE)
     path = os.pathsep.join([str(folder / "node"), environment()["PYTHONPATH"]])
-    two_nodes.add("gpu-c", PYTHONPATH=path, **{WARM: ""})  # an interpreter that starts imports sitecustomize
+    two_nodes.add("gpu-c", PYTHONPATH=path, **{NOTE: ""})  # an interpreter that starts imports sitecustomize
     yield run_pytest(folder, "--cluster", two_nodes.address, "-o", "gpuperf_node_timeout=4", timeout=SLOW)
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # Ray has ended it, most often
         os.kill(int((folder / "stopped").read_text()), signal.SIGKILL)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.arms.checkouts import commit, git
-from tests.cluster.light.default_worker import WARM
 from tests.cluster.raylets import Raylets, raylets
+from tests.warm_python import NOTE
 from tests.whole_run import ROOT, WholeRun, environment, run_pytest
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="nodes with mounts of their own need root")
@@ -131,7 +131,7 @@ def test_a_bisection_finds_the_slower_commit_on_nodes_that_share_the_checkout(la
 def test_a_node_without_the_repository_is_refused_by_name(lab: Lab) -> None:
     empty = lab.folder / "empty"
     empty.mkdir()
-    lab.cluster.add_with_mounts("gpu-c", {lab.top: empty}, **variables(lab.folder, "gpu-c"), **{WARM: ""})
+    lab.cluster.add_with_mounts("gpu-c", {lab.top: empty}, **variables(lab.folder, "gpu-c"), **{NOTE: ""})
     run = lab.race("--against=HEAD~2")
     lab.cluster.remove("gpu-c")
     assert run.result.ret == pytest.ExitCode.USAGE_ERROR

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from pytest_gpuperf import parity_record
@@ -53,16 +55,41 @@ with parity_record(file, model, optimizer, steps=2):
 def run(folder: Path, *command: str, fresh: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
     environ = environment(OMP_NUM_THREADS="1", **variables, **({} if fresh else {"FORKED": "1"}))
     whole = [sys.executable, "-W", "ignore", *command]
-    with pytest.MonkeyPatch.context() as patch:
-        if fresh:
-            patch.setattr(subprocess, "Popen", FRESH)
-        return subprocess.run(whole, cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    with (FRESH if fresh else subprocess.Popen)(
+        whole, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=300)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(whole, process.returncode, out, err)
 
 
-def ranks(folder: Path, file: str, fault: str) -> None:
-    command = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "train.py", file, fault)
-    done = run(folder, *command, fresh=not fault)
+def launched(folder: Path, file: str) -> None:
+    command = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "train.py", file, "")
+    done = run(folder, *command, fresh=True)
     assert done.returncode == 0, done.stderr
+
+
+def forked(folder: Path, file: str, fault: str) -> None:
+    """Does with forks what torchrun does."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def one(rank: int) -> subprocess.CompletedProcess[str]:
+        return run(
+            folder,
+            *("train.py", file, fault),
+            RANK=str(rank),
+            WORLD_SIZE="2",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(store.port),
+            TORCHELASTIC_USE_AGENT_STORE="True",
+        )
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in threads.map(one, range(2)):
+            assert done.returncode == 0, done.stderr
 
 
 def compare(folder: Path, *arguments: str) -> tuple[int, str]:
@@ -80,8 +107,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(3):
         done = run(folder, "train.py", "one.pt", "", fresh=not number, PARITY_ROUNDING=str(number))
         assert done.returncode == 0, done.stderr
-    ranks(folder, "two.pt", "")
-    ranks(folder, "wrong.pt", "1.weight")
+    launched(folder, "two.pt")
+    forked(folder, "wrong.pt", "1.weight")
     return folder
 
 

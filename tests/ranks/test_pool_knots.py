@@ -13,11 +13,10 @@ import torch.distributed as dist
 
 from pytest_gpuperf import CollectiveMismatch, Context
 from pytest_gpuperf.ranks import payload
-from pytest_gpuperf.ranks.forkserver_client import PRELOAD, ForkserverClient
+from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
-from pytest_gpuperf.torch_internals import DYNAMO
 from tests.ranks.conftest import notes
 
 GRACE = 1.0
@@ -27,17 +26,9 @@ SPARE = 30.0  # a program that first imports FSDP takes seconds on a busy machin
 Run = Callable[..., list[Any]]
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[ForkserverClient]:
-    """A client whose forkserver has what DDP and FSDP import, too, which takes each rank a second."""
-    client = ForkserverClient((*PRELOAD, DYNAMO, "torch.distributed.fsdp"))
-    yield client
-    client.close()
-
-
 @pytest.fixture
-def run(client: ForkserverClient) -> Iterator[Run]:
-    pool = Pool(LocalNode(client), PoolSpec(3), {"PATH": "/bin"}, grace=GRACE)
+def run(torch_client: ForkserverClient) -> Iterator[Run]:
+    pool = Pool(LocalNode(torch_client), PoolSpec(3), {"PATH": "/bin"}, grace=GRACE)
     pool.open_group("first", 60)
 
     def run(function: Callable[..., Any], timeout: float = 60.0) -> list[Any]:

@@ -1,23 +1,16 @@
 """Ray's program of this name, whose forkserver is forked from a process that has imported torch, if there is one."""
 
 import importlib.util
-import json
-import os
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 
-WARM = "GPUPERF_TEST_WARM_PYTHON"
-"""Names a file with the address and the environment of such a process."""
+from tests.warm_python import noted
 
 
 def _main() -> None:
-    if file := os.environ.get(WARM):
-        from tests.warm_python import popen
-
-        warm = json.loads(Path(file).read_text())
-        subprocess.Popen = popen(warm["address"], warm["environ"])  # type: ignore[misc]
+    subprocess.Popen = noted()  # type: ignore[misc,assignment]
     found = importlib.util.find_spec("ray")
     assert found is not None
     assert found.origin is not None
