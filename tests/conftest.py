@@ -2,6 +2,7 @@
 
 import gc
 import importlib.metadata
+import logging
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -10,14 +11,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pydantic.type_adapter
+import pydantic_core.core_schema
 import pytest
-from hypothesis import HealthCheck, settings  # also so that not each run of pytest in this process imports it anew
+from hypothesis import HealthCheck, settings
 
 from pytest_gpuperf import options
+from pytest_gpuperf.features.day_zero import opinions
+from pytest_gpuperf.features.recording import lines
 from pytest_gpuperf.run import session
 from tests import fake_gpus
 from tests.warm_python import FRESH, ForkedPopen, WarmPython, popen
 from tests.whole_run import COMMON_PLUGINS, environment
+
+# Each run of pytest in this process would import these anew, as a run does that reads baselines or draws examples.
+_KEPT = pydantic.type_adapter, pydantic_core.core_schema, lines, opinions
 
 # A shell starts what runs in its background with Ctrl-C ignored, and tests of Ctrl-C would hang.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -101,9 +109,15 @@ class _WarmWorkers:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays, torch for one: no collection of garbage need look through it."""
+    """What is loaded by now stays, torch for one: no collection of garbage need look through it.
+
+    Torch has some 50 loggers that pass nothing on, and pytest adds its handlers to each of these six times in a test.
+    """
     gc.collect()
     gc.freeze()
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger) and logger.name.partition(".")[0] == "torch":
+            logger.propagate = True
 
 
 @pytest.fixture(scope="session")

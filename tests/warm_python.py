@@ -48,6 +48,10 @@ _PRELOAD = (
     "hypothesis.strategies",
     "pdb",
     "pytest_benchmark.plugin",
+    "cloudpickle",
+    "execnet",
+    "filelock",
+    "xml.etree.ElementTree",
 )
 _PLUGINS = ("hypothesis", "_hypothesis_globals", "pytest_benchmark")
 """Packages whose assertions pytest would rewrite, and warns that it cannot where they are imported before it starts."""
