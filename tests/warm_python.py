@@ -322,8 +322,9 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> NoReturn:
         tempfile.tempdir = None  # TMPDIR may be another one
         # Hypothesis chose its folder when it was imported.
         vars(sys.modules["hypothesis.configuration"])[_HYPOTHESIS_FOLDER] = Path(".hypothesis").absolute()
-        _believe_in(request["parent"])
         flags = _Flags(**request["flags"])
+        if flags.what != _WORKER:  # which does not ask, and whose tests would be told
+            _believe_in(request["parent"])
         _set_path(request["environ"], flags)
         sys.dont_write_bytecode = bool(request["environ"].get("PYTHONDONTWRITEBYTECODE"))
         if threads := request["environ"].get("OMP_NUM_THREADS"):
