@@ -185,7 +185,7 @@ def _main(folder: str, cpus: str, gpus: str, head: str, *others: str) -> None:
                         python.close()
             say(done=line.strip())
     finally:
-        _kill(children(os.getpid()))  # Ray's own end of a cluster takes 12 s or more
+        _kill_children()  # Ray's own end of a cluster takes 12 s or more
 
 
 def _without_dashboard_agent(start: Callable[..., Any], command: list[str], *args: Any, **kwargs: Any) -> Any:
@@ -216,12 +216,12 @@ def _require(result: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def _kill(pids: list[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+def _kill_children() -> None:
     until = time.monotonic() + 10
     while time.monotonic() < until:
+        for pid in children(os.getpid()):  # a daemon may have started more meanwhile
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         try:
             os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
