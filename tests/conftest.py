@@ -2,21 +2,30 @@
 
 import gc
 import importlib.metadata
+import logging
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pydantic.type_adapter
+import pydantic_core.core_schema
 import pytest
-from hypothesis import HealthCheck, settings  # also so that not each run of pytest in this process imports it anew
+from hypothesis import HealthCheck, settings
 
 from pytest_gpuperf import options
+from pytest_gpuperf.features.day_zero import opinions
+from pytest_gpuperf.features.recording import lines
 from pytest_gpuperf.run import session
 from tests import fake_gpus
-from tests.warm_python import FRESH, WarmPython
+from tests.warm_python import FRESH, ForkedPopen, WarmPython, popen
 from tests.whole_run import COMMON_PLUGINS, environment
+
+# Each run of pytest in this process would import these anew, as a run does that reads baselines or draws examples.
+_KEPT = pydantic.type_adapter, pydantic_core.core_schema, lines, opinions
 
 # A shell starts what runs in its background with Ctrl-C ignored, and tests of Ctrl-C would hang.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -80,12 +89,35 @@ def pytest_configure(config: pytest.Config) -> None:
     """Leaves files in their order: those with few tests are the longest, and xdist 3.8 would begin them last."""
     config.option.loadscopereorder = False
     config.addinivalue_line("markers", "long: left out by make test")
+    if config.getoption("tx", None) and not config.getoption("collectonly"):
+        config.pluginmanager.register(_WarmWorkers(config))
+
+
+class _WarmWorkers:
+    """Has the workers of xdist be forks of one process that has imported torch, from which they fork, too."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._python = WarmPython(environment())
+        config.add_cleanup(self._python.close)
+        config.add_cleanup(partial(setattr, subprocess, "Popen", FRESH))
+        subprocess.Popen = self._python.popen()  # type: ignore[misc]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Passes a worker what forks for it."""
+        node.workerinput["warm_python"] = self._python.address, self._python.environ
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays, torch for one: no collection of garbage need look through it."""
+    """What is loaded by now stays, torch for one: no collection of garbage need look through it.
+
+    Torch has some 50 loggers that pass nothing on, and pytest adds its handlers to each of these six times in a test.
+    """
     gc.collect()
     gc.freeze()
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger) and logger.name.partition(".")[0] == "torch":
+            logger.propagate = True
 
 
 @pytest.fixture(scope="session")
@@ -126,17 +158,20 @@ def _forkservers_are_light(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def _warm_python() -> Iterator[WarmPython]:
+def _forked_popen(request: pytest.FixtureRequest) -> Iterator[type[ForkedPopen]]:
+    if shared := getattr(request.config, "workerinput", {}).get("warm_python"):
+        yield popen(*shared)
+        return
     python = WarmPython(environment())
-    yield python
+    yield python.popen()
     python.close()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _python_is_forked(_warm_python: WarmPython) -> Iterator[None]:
+def _python_is_forked(_forked_popen: type[ForkedPopen]) -> Iterator[None]:
     """Runs of pytest, commands and forkservers are forks of a process that has imported torch."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess, "Popen", _warm_python.popen())
+        patch.setattr(subprocess, "Popen", _forked_popen)
         yield
 
 

@@ -45,6 +45,16 @@ def test_speed(perf):
     perf.check(time=Metric(1.0, "s", "lower"))
 """
 
+CONFTEST = """
+import contextlib, os
+from pytest_gpuperf.__main__ import main
+
+if "COMMANDS" in os.environ:
+    with open(os.environ["COMMANDS"], "w") as file, contextlib.redirect_stdout(file), contextlib.suppress(SystemExit):
+        main(["--help"])
+"""
+"""Writes the commands of the package to a file, so that a process that shows pytest's options has both."""
+
 
 def without(feature: str, folder: Path) -> dict[str, str]:
     """An environment whose package lacks this feature, and those that are made of it."""
@@ -69,7 +79,7 @@ def run(folder: Path, env: dict[str, str], *arguments: str) -> subprocess.Comple
 @pytest.mark.parametrize("feature", FEATURES)
 def test_without_a_feature_the_core_and_all_others_work(feature: str, tmp_path: Path) -> None:
     env = without(feature, tmp_path / "installed")
-    folder = write(tmp_path, {"test_it.py": TESTS, "pytest.ini": "[pytest]\n"})
+    folder = write(tmp_path, {"conftest.py": CONFTEST, "test_it.py": TESTS, "pytest.ini": "[pytest]\n"})
     there = {path.name for path in (tmp_path / "installed/pytest_gpuperf/features").iterdir()}
     others = {name: brought for name, brought in BROUGHT.items() if name in there}
     options = [option for option, _ in others.values() if option is not None]
@@ -78,9 +88,10 @@ def test_without_a_feature_the_core_and_all_others_work(feature: str, tmp_path: 
     assert "2 passed" in done.stdout
     assert len(json.loads((folder / "results.json").read_text())["ran"]) == 2
     assert (folder / "page.html").exists() == ("page" in others)
-    named = run(folder, env, "pytest_gpuperf", "--help").stdout
+    options_shown = run(folder, {**env, "COMMANDS": "commands.txt"}, "pytest", "--help").stdout
+    named = (folder / "commands.txt").read_text()
     offered = {line.split()[0] for line in named.splitlines() if line.startswith("    ") and line.split()[0].isalpha()}
-    known = {word.split("=")[0] for word in run(folder, env, "pytest", "--help").stdout.replace(",", " ").split()}
+    known = {word.split("=")[0] for word in options_shown.replace(",", " ").split()}
     for name, (option, command) in BROUGHT.items():
         if command is not None:
             assert (command in offered) == (name in others)

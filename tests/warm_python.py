@@ -1,5 +1,7 @@
 """Processes forked from one that has imported torch: with these a small run of pytest costs tenths of a second.
 
+Workers of xdist are such forks, too, and share that process.
+
 To import torch is most of what such a run costs, and its forkserver imports it once more. Here both are forks of one
 process, which has torch, numpy, pytest and its common plugins, but nothing of the plugin. A test of how a run imports,
 hashes, or what environment variables do to torch needs new interpreters.
@@ -29,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from select import select
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 _PRELOAD = (
     "torch",
@@ -46,6 +48,10 @@ _PRELOAD = (
     "hypothesis.strategies",
     "pdb",
     "pytest_benchmark.plugin",
+    "cloudpickle",
+    "execnet",
+    "filelock",
+    "xml.etree.ElementTree",
 )
 _PLUGINS = ("hypothesis", "_hypothesis_globals", "pytest_benchmark")
 """Packages whose assertions pytest would rewrite, and warns that it cannot where they are imported before it starts."""
@@ -54,17 +60,22 @@ _FORKABLE = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"} 
 # What an interpreter or torch reads as it starts. The plugin gives each forkserver a seed of hashes, its ranks have it.
 _READ_AT_START = ("PYTHON", "TORCH", "PYTORCH", "OMP_", "OPENBLAS", "MKL", "KMP", "LD_", "LC_", "LANG", "MALLOC_")
 _SET_HERE = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS")
-_READ_LATER = ("TORCHINDUCTOR_",)  # torch itself sets one of these in a process that compiles
+# Torch sets one of these in a process that compiles, Ray one in a worker, and launchers one in ranks.
+_READ_LATER = ("TORCHINDUCTOR_", "PYTHONBREAKPOINT", "TORCHELASTIC_")
 _HASHES = "PYTHONHASHSEED"
-_MODULES = ("pytest", "pytest_gpuperf")
+_MODULES = ("pytest", "pytest_gpuperf", "suites.table")
+_SCRIPTS = ("benchmarks/mutations.py", "train.py")
 _MAX_MESSAGE = 4096  # bytes; a request itself comes in a file
 _MAX_FDS = 32
 _START = 120.0  # seconds
-FRESH = subprocess.Popen
+NOTE = "GPUPERF_TEST_WARM_PYTHON"
+"""A variable that names a file, in which another process finds what forks for this one; empty for nothing."""
+FRESH: type[subprocess.Popen[Any]] = next(cls for cls in subprocess.Popen.__mro__ if cls.__module__ == "subprocess")
 """Starts new interpreters, whatever stands in its place."""
 
-_EXECUTE_CHILD = inspect.signature(subprocess.Popen[bytes]._execute_child)  # type: ignore[attr-defined]
+_EXECUTE_CHILD = inspect.signature(FRESH._execute_child)  # type: ignore[attr-defined]
 _HELPER = "import sys; from importlib.util import module_from_spec"  # how ranks/boot.py begins
+_WORKER = "import sys;exec(eval(sys.stdin.readline()))"  # as execnet starts a worker of xdist
 
 
 class WarmPython:
@@ -92,10 +103,16 @@ class WarmPython:
 
     def popen(self) -> type[ForkedPopen]:
         """Return a Popen by which what the process can run is forked."""
-        return _popen(self.address, self.environ)
+        return popen(self.address, self.environ)
 
 
-class ForkedPopen(subprocess.Popen[Any]):
+if TYPE_CHECKING:
+    _Fresh = subprocess.Popen[Any]
+else:
+    _Fresh = FRESH
+
+
+class ForkedPopen(_Fresh):
     """Starts pytest, and commands and helpers of the plugin, as forks; everything else as ever."""
 
     address: str
@@ -155,7 +172,7 @@ class _Flags:
     """What a command line asks of Python."""
 
     how: str
-    """``-m`` or ``-c``."""
+    """``-m``, ``-c``, or empty for a script."""
     what: str
     args: list[str]
     safe_path: bool
@@ -177,14 +194,41 @@ class _Flags:
                     unbuffered = True
                 case "-W":
                     warnings.append(words.pop(0))
+        if words[:1] and words[0] in _SCRIPTS:
+            words.insert(0, "")
         how, what, *args = [*words, "", ""]
-        if (how == "-m" and what in _MODULES) or (how == "-c" and what.startswith(_HELPER)):
+        if (
+            (how == "-m" and what in _MODULES)
+            or (how == "-c" and (what == _WORKER or what.startswith(_HELPER)))
+            or (how == "" and what in _SCRIPTS)
+        ):
             return cls(how, what, args[:-2], safe_path, unbuffered, warnings)
         return None
 
 
-def _popen(address: str, environ: Mapping[str, str]) -> type[ForkedPopen]:
+def popen(address: str, environ: Mapping[str, str]) -> type[ForkedPopen]:
+    """Return a Popen by which what the process at an address can run is forked.
+
+    Args:
+        address: of the process.
+        environ: what it was started with.
+    """
     return type("ForkedPopen", (ForkedPopen,), {"address": address, "environ": dict(environ)})
+
+
+def note(popen: type[subprocess.Popen[Any]], folder: Path) -> dict[str, str]:
+    """Notes in a file in the folder by what a Popen forks, if it does; returns the variable that names the file."""
+    if not issubclass(popen, ForkedPopen):
+        return {}
+    file = folder / f"{popen.address}.json"
+    file.write_text(json.dumps({"address": popen.address, "environ": dict(popen.environ)}))
+    return {NOTE: str(file)}
+
+
+def noted() -> type[subprocess.Popen[Any]]:
+    """Return a Popen that forks by what the environment notes; one that starts new interpreters if it notes nothing."""
+    file = os.environ.get(NOTE)
+    return popen(**json.loads(Path(file).read_text())) if file else FRESH
 
 
 def _fork(address: str, request: Mapping[str, Any], fds: Sequence[int]) -> tuple[int, socket.socket]:
@@ -278,8 +322,9 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> NoReturn:
         tempfile.tempdir = None  # TMPDIR may be another one
         # Hypothesis chose its folder when it was imported.
         vars(sys.modules["hypothesis.configuration"])[_HYPOTHESIS_FOLDER] = Path(".hypothesis").absolute()
-        _believe_in(request["parent"])
         flags = _Flags(**request["flags"])
+        if flags.what != _WORKER:  # which does not ask, and whose tests would be told
+            _believe_in(request["parent"])
         _set_path(request["environ"], flags)
         sys.dont_write_bytecode = bool(request["environ"].get("PYTHONDONTWRITEBYTECODE"))
         if threads := request["environ"].get("OMP_NUM_THREADS"):
@@ -290,11 +335,14 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> NoReturn:
         for option in reversed(flags.warnings):
             warnings.simplefilter(option)  # type: ignore[arg-type]
             sys.warnoptions.append(option)
-        subprocess.Popen = _popen(request["address"], request["environ"])  # type: ignore[misc]
+        subprocess.Popen = popen(request["address"], request["environ"])  # type: ignore[misc]
         if flags.how == "-m":
             sys.orig_argv[:] = [sys.executable, flags.how, flags.what, *flags.args]
             sys.argv[:] = [flags.what, *flags.args]
             runpy.run_module(flags.what, run_name="__main__", alter_sys=True)
+        elif flags.how == "":
+            sys.argv[:] = [flags.what, *flags.args]
+            runpy.run_path(flags.what, run_name="__main__")
         else:
             sys.argv[:] = [flags.how, *flags.args]
             sys.modules["__main__"] = main = types.ModuleType("__main__")

@@ -165,11 +165,10 @@ def named(pid):
     except OSError:  # the process has ended
         return ""
 
-def kill(*names, by=signal.SIGKILL):
-    # Processes of the head's node; the raylet last, since it is above this one.
+def kill(name):
+    # A process of the head's node.
     there = {named(pid): pid for pid in below(above(raylet()))}
-    for name in names:
-        os.kill(raylet() if name == "raylet" else there[name], by)
+    os.kill(there[name], signal.SIGKILL)
 
 def everybody(ctx):
     dist.barrier()
@@ -229,14 +228,32 @@ def test_goes_on_without_a_head(ranks):
 """
 )
 
+# The daemons are those of the cluster that the test has started, which notes their processes beside the test.
+_DAEMONS = """
+import json, os, signal, time
+from pathlib import Path
+import pytest, torch.distributed as dist
+
+HERE = Path(__file__).parent
+
+def kill(*names, by=signal.SIGKILL):
+    daemons = json.loads((HERE / "daemons").read_text())
+    for name in names:
+        os.kill(daemons[name], by)
+
+def everybody(ctx):
+    dist.barrier()
+    return ctx.num_nodes
+"""
+
 STOPPED_DAEMONS = (
-    _PROCESSES
+    _DAEMONS
     + """
 @pytest.mark.ranks(nodes=2, timeout=30)
 def test_daemons_are_stopped(ranks):
     def program(ctx):
         dist.barrier()
-        os.kill(raylet(), signal.SIGSTOP)
+        kill(ctx.node_name, by=signal.SIGSTOP)
     ranks.run(program)
 
 @pytest.mark.ranks(nodes=2)
@@ -246,7 +263,7 @@ def test_goes_on_without_them(ranks):
 )
 
 STOPPED_HEAD = (
-    _PROCESSES
+    _DAEMONS
     + """
 @pytest.mark.ranks(nodes=2, timeout=30)
 def test_head_is_stopped(ranks):
@@ -264,7 +281,7 @@ def test_goes_on_without_a_head(ranks):
 def test_node_is_killed(ranks):
     def program(ctx):
         if ctx.node == 1:
-            os.kill(raylet(), signal.SIGKILL)
+            kill(ctx.node_name)
             time.sleep(600)
         dist.barrier()
     ranks.run(program)
@@ -280,7 +297,7 @@ def test_fits_the_node_that_is_left(ranks):
 )
 
 HEADLESS = (
-    _PROCESSES
+    _DAEMONS
     + """
 @pytest.mark.ranks(nodes=2, timeout=30)
 def test_head_is_killed(ranks):
@@ -288,8 +305,8 @@ def test_head_is_killed(ranks):
         if ctx.rank == 0:
             victims = (HERE / "victims").read_text().split()
             kill(*victims)
-            if "raylet" in victims:
-                time.sleep(600)  # which ends with the raylet
+            if "gpu-a" in victims:
+                time.sleep(600)  # which ends with the daemon of its node
         dist.barrier()
     ranks.run(program)
 
@@ -298,7 +315,7 @@ def test_runs_until_the_daemons_end(ranks):
     until = time.monotonic() + 60
     while time.monotonic() < until:
         ranks.run(everybody)
-        time.sleep(0.1)
+        time.sleep(0.5)
 
 @pytest.mark.ranks(nodes=2)
 def test_has_no_nodes(ranks):

@@ -11,8 +11,6 @@ import pytest
 from tests.cluster.raylets import Raylets, raylets
 from tests.whole_run import run_pytest
 
-pytestmark = pytest.mark.usefixtures("fresh_python")
-
 SLOW = 300  # seconds; generous, since a machine may be busy
 ONCE = {"RAY_NUM_REDIS_GET_RETRIES": "1"}
 """Ray asks a head that refuses it twenty times, a second apart."""
@@ -30,6 +28,9 @@ def test_it(ranks):
 """
 
 
+OPENED = "import pytest\n\n@pytest.mark.ranks(2)\ndef test_it(ranks):\n    ranks.run(lambda ctx: ctx.barrier())\n"
+
+
 @pytest.fixture(scope="module")
 def token(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The variables of a process that finds the cluster's token in a file."""
@@ -40,7 +41,7 @@ def token(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def opened() -> Iterator[Raylets]:
-    with raylets("gpu-a", "gpu-b", cpus=1, env={"RAY_AUTH_MODE": "disabled"}) as cluster:
+    with raylets("gpu-a", env={"RAY_AUTH_MODE": "disabled"}) as cluster:
         yield cluster
 
 
@@ -66,7 +67,7 @@ def test_without_the_token_the_cluster_is_closed(
 
 
 def test_the_header_warns_of_a_cluster_that_is_open_on_purpose(opened: Raylets, tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(TEST)
+    (tmp_path / "test_it.py").write_text(OPENED)
     run = run_pytest(tmp_path, "--cluster", opened.address, env={"RAY_AUTH_MODE": "disabled"}, timeout=SLOW)
     assert run.outcomes == {"test_it[2ranks]": "PASSED"}, run.text
     said = "gpuperf: RAY_AUTH_MODE=disabled: whoever reaches the ports of Ray can run code on the nodes"
@@ -74,7 +75,7 @@ def test_the_header_warns_of_a_cluster_that_is_open_on_purpose(opened: Raylets, 
 
 
 def test_a_cluster_that_was_started_without_a_token_is_refused(opened: Raylets, tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(TEST)
+    (tmp_path / "test_it.py").write_text(OPENED)
     run = run_pytest(tmp_path, "--cluster", opened.address, env=ONCE, timeout=SLOW)
     assert run.result.ret == pytest.ExitCode.USAGE_ERROR
     assert "if it was started without a token, start it again with RAY_AUTH_MODE=token" in run.text

@@ -14,6 +14,7 @@ import pytest
 
 from tests.cluster.programs_on_nodes import BETWEEN, HEADLESS, ODD_NODE, SITECUSTOMIZE, STOPPED_DAEMONS, STOPPED_HEAD
 from tests.cluster.raylets import Raylets, raylets
+from tests.warm_python import NOTE
 from tests.whole_run import WholeRun, environment, run_pytest
 
 SLOW = 300  # seconds; generous, since a machine may be busy
@@ -65,12 +66,13 @@ def test_the_summary_names_a_loss_that_failed_no_test(between: WholeRun) -> None
     assert count == "cluster: the run began with 3 nodes and ended with 3"
 
 
-@pytest.fixture(scope="module", params=["gcs_server", "gcs_server raylet"])
+@pytest.fixture(scope="module", params=["gcs_server", "gcs_server gpu-a"])
 def headless(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeRun]:
     folder = tmp_path_factory.mktemp("headless")
     (folder / "test_it.py").write_text(HEADLESS)
     (folder / "victims").write_text(request.param)
     with raylets("gpu-a", "gpu-b", env=OUTLIVES_HEAD) as cluster:
+        cluster.note_daemons(folder)
         yield run_pytest(folder, "--cluster", cluster.address, timeout=SLOW)
 
 
@@ -108,8 +110,9 @@ def test_the_summary_names_the_head(headless: WholeRun) -> None:
 
 def test_a_daemon_that_ends_beside_pytest_is_named_and_not_another_node(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(HEADLESS)
-    (tmp_path / "victims").write_text("raylet")
+    (tmp_path / "victims").write_text("gpu-a")
     with raylets("gpu-a", "gpu-b") as cluster:
+        cluster.note_daemons(tmp_path)
         run = run_pytest(tmp_path, "--cluster", cluster.address, timeout=SLOW)
     said = "Ray's daemon on the node that runs pytest has ended"
     assert f"was lost: {said}" in run.report("test_head_is_killed[2ranks]"), run.text
@@ -128,6 +131,7 @@ def stopped_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeRun]
     folder = tmp_path_factory.mktemp("stopped_head")
     (folder / "test_it.py").write_text(STOPPED_HEAD)
     with raylets("gpu-a", "gpu-b") as cluster:
+        cluster.note_daemons(folder)
         yield run_pytest(folder, "--cluster", cluster.address, "-o", "gpuperf_node_timeout=8", timeout=SLOW)
 
 
@@ -150,6 +154,7 @@ def test_a_loss_without_a_head_that_answers_names_it(stopped_head: WholeRun, tes
 def test_a_run_whose_daemons_are_stopped_ends_by_itself(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(STOPPED_DAEMONS)
     with raylets("gpu-a", "gpu-b") as cluster:
+        cluster.note_daemons(tmp_path)
         run = run_pytest(tmp_path, "--cluster", cluster.address, "-o", "gpuperf_node_timeout=8", timeout=SLOW)
     assert run.result.ret == pytest.ExitCode.OK
     assert set(run.outcomes.values()) == {"PASSED"}
@@ -178,7 +183,8 @@ def odd(two_nodes: Raylets, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     (folder / "test_it.py").write_text(ODD_NODE)
     (folder / "node").mkdir()
     (folder / "node" / "sitecustomize.py").write_text(SITECUSTOMIZE)
-    two_nodes.add("gpu-c", PYTHONPATH=os.pathsep.join([str(folder / "node"), environment()["PYTHONPATH"]]))
+    path = os.pathsep.join([str(folder / "node"), environment()["PYTHONPATH"]])
+    two_nodes.add("gpu-c", PYTHONPATH=path, **{NOTE: ""})  # an interpreter that starts imports sitecustomize
     yield run_pytest(folder, "--cluster", two_nodes.address, "-o", "gpuperf_node_timeout=4", timeout=SLOW)
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # Ray has ended it, most often
         os.kill(int((folder / "stopped").read_text()), signal.SIGKILL)

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gpuperf.baselines.json_files import load
 from pytest_gpuperf.baselines.schema import Baselines
-from tests.cluster.raylets import Raylets, raylets
+from tests.cluster.raylets import Raylets
 from tests.run.test_judged_run import slept
 from tests.whole_run import ROOT, WholeRun, environment, run_pytest, write
 
@@ -85,15 +85,15 @@ def test_hosts(perf, ranks, record_property):
 LOSES = """
 import os, signal, time
 import pytest
-from tests.cluster.programs_on_nodes import LOSES
+from tests.cluster.programs_on_nodes import STOPPED_HEAD
 
-exec(LOSES.partition("def everybody")[0])
+exec(STOPPED_HEAD.partition("def everybody")[0])
 
 @pytest.mark.ranks(2, timeout=60, nodes=2)
 def test_node_is_killed(ranks):
     def program(ctx):
         if ctx.rank == 1:
-            os.kill(raylet(), signal.SIGKILL)
+            kill(ctx.node_name)
             time.sleep(600)
         ctx.barrier()
     ranks.run(program)
@@ -238,10 +238,11 @@ def test_acceptance_names_the_slow_host_and_shows_the_matrix(two_nodes_with_gpus
     assert re.search(r"^gpu-b +\S+ +-$", run.text, re.MULTILINE), run.text
 
 
-def test_a_run_that_has_lost_a_node_measures_no_more(tmp_path: Path) -> None:
-    write(tmp_path, {"conftest.py": CONFTEST, "test_it.py": LOSES})
-    with raylets("gpu-a", "gpu-b", cpus=1, gpus=1) as cluster:
-        run = run_pytest(tmp_path, "--cluster", cluster.address, "--gpus=2", "--no-strict-baselines", timeout=SLOW)
+def test_a_run_that_has_lost_a_node_measures_no_more(two_nodes_with_gpus: Raylets, tmp_path: Path) -> None:
+    cluster = two_nodes_with_gpus
+    cluster.note_daemons(write(tmp_path, {"conftest.py": CONFTEST, "test_it.py": LOSES}))
+    run = run_pytest(tmp_path, "--cluster", cluster.address, "--gpus=2", "--no-strict-baselines", timeout=SLOW)
+    cluster.add("gpu-b")  # in place of the one that this run has lost
     assert run.outcomes == {"test_node_is_killed[2ranks]": "FAILED", "test_speed[1rank]": "ERROR"}
     assert re.search(
         r"LaunchError: perf tests measure the nodes that the run began with, and it has lost some: node gpu-b is gone: "

@@ -16,6 +16,7 @@ import pytest
 
 from tests.arms.checkouts import commit, git
 from tests.cluster.raylets import Raylets, raylets
+from tests.warm_python import NOTE
 from tests.whole_run import ROOT, WholeRun, environment, run_pytest
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="nodes with mounts of their own need root")
@@ -127,24 +128,10 @@ def test_a_bisection_finds_the_slower_commit_on_nodes_that_share_the_checkout(la
     assert lab.left() == []
 
 
-def test_a_race_finds_slower_code_in_each_nodes_own_clone(lab: Lab) -> None:
-    other = lab.clone("other")
-    lab.cluster.add_with_mounts("gpu-b", {lab.top: other}, **variables(lab.folder, "gpu-b"))
-    run = lab.race("--against=HEAD~2")
-    lab.cluster.remove("gpu-b")
-    assert run.outcomes == {IT: "FAILED"}, run.text
-    assert re.search(r"time \d\d\.\d\d ms: \d+\.\d % slower than 1\d\.\d\d ms of HEAD~2, because of the code", run.text)
-    assert lab.loaded("gpu-b", 10e-3), run.text
-    for file in lab.loaded("gpu-b", 10e-3):
-        assert file.startswith(str(temporary(lab.folder, "gpu-b"))), file
-    assert lab.loaded("gpu-b", 20e-3) == {str(lab.top / "src/paced/__init__.py")}
-    assert lab.left() == []
-
-
 def test_a_node_without_the_repository_is_refused_by_name(lab: Lab) -> None:
     empty = lab.folder / "empty"
     empty.mkdir()
-    lab.cluster.add_with_mounts("gpu-c", {lab.top: empty}, **variables(lab.folder, "gpu-c"))
+    lab.cluster.add_with_mounts("gpu-c", {lab.top: empty}, **variables(lab.folder, "gpu-c"), **{NOTE: ""})
     run = lab.race("--against=HEAD~2")
     lab.cluster.remove("gpu-c")
     assert run.result.ret == pytest.ExitCode.USAGE_ERROR
@@ -158,21 +145,36 @@ def test_a_node_without_the_repository_is_refused_by_name(lab: Lab) -> None:
     assert lab.left() == []
 
 
-def test_a_race_that_is_interrupted_leaves_nothing_on_any_node(lab: Lab) -> None:
-    lab.cluster.add_with_mounts("gpu-d", {lab.top: lab.clone("interrupted")}, **variables(lab.folder, "gpu-d"))
-    run = disturbed(lab, "gpu-d", lambda process: process.send_signal(signal.SIGINT))
-    lab.cluster.remove("gpu-d")
+@pytest.fixture(scope="module")
+def cloned(lab: Lab) -> str:
+    """The name of a node that has a clone of its own in the repository's place; the last test of it removes it."""
+    lab.cluster.add_with_mounts("gpu-b", {lab.top: lab.clone("other")}, **variables(lab.folder, "gpu-b"))
+    return "gpu-b"
+
+
+def test_a_race_finds_slower_code_in_each_nodes_own_clone(lab: Lab, cloned: str) -> None:
+    run = lab.race("--against=HEAD~2")
+    assert run.outcomes == {IT: "FAILED"}, run.text
+    assert re.search(r"time \d\d\.\d\d ms: \d+\.\d % slower than 1\d\.\d\d ms of HEAD~2, because of the code", run.text)
+    assert lab.loaded("gpu-b", 10e-3), run.text
+    for file in lab.loaded("gpu-b", 10e-3):
+        assert file.startswith(str(temporary(lab.folder, "gpu-b"))), file
+    assert lab.loaded("gpu-b", 20e-3) == {str(lab.top / "src/paced/__init__.py")}
+    assert lab.left() == []
+
+
+def test_a_race_that_is_interrupted_leaves_nothing_on_any_node(lab: Lab, cloned: str) -> None:
+    run = disturbed(lab, cloned, lambda process: process.send_signal(signal.SIGINT))
     assert "KeyboardInterrupt" in run, run
     assert lab.left() == []
 
 
-def test_a_checkout_on_a_node_that_died_is_named(lab: Lab) -> None:
-    lab.cluster.add_with_mounts("gpu-e", {lab.top: lab.clone("died")}, **variables(lab.folder, "gpu-e"))
-    run = disturbed(lab, "gpu-e", lambda process: lab.cluster.remove("gpu-e"))
-    found = r"gpuperf: a checkout of \w{12} may be left in the temporary folder of a node: node gpu-e is gone: "
+def test_a_checkout_on_a_node_that_died_is_named(lab: Lab, cloned: str) -> None:
+    run = disturbed(lab, cloned, lambda process: lab.cluster.remove(cloned))
+    found = r"gpuperf: a checkout of \w{12} may be left in the temporary folder of a node: node gpu-b is gone: "
     assert re.search(found, run), run
     left = lab.left()
-    assert all(f"{os.sep}gpu-e{os.sep}" in one for one in left), left
+    assert all(f"{os.sep}gpu-b{os.sep}" in one for one in left), left
 
 
 def disturbed(lab: Lab, node: str, act: Callable[[subprocess.Popen[str]], None]) -> str:
@@ -186,6 +188,7 @@ def disturbed(lab: Lab, node: str, act: Callable[[subprocess.Popen[str]], None])
         "-o",
         f"gpuperf_leases={lab.folder / 'leases'}",
     ]
+    before = lab.loaded(node, 10e-3)
     with subprocess.Popen(
         [*command, *lab.options("--against=HEAD~2")],
         cwd=lab.top,
@@ -195,7 +198,7 @@ def disturbed(lab: Lab, node: str, act: Callable[[subprocess.Popen[str]], None])
         text=True,
     ) as process:
         until = time.monotonic() + SLOW
-        while not lab.loaded(node, 10e-3):
+        while lab.loaded(node, 10e-3) == before:
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < until, f"ranks of {node} have not run the old code within {SLOW} s"
             time.sleep(0.1)

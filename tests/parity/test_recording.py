@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from pytest_gpuperf import parity_record
@@ -16,6 +18,7 @@ from pytest_gpuperf.features.parity.judging_files import judged_files
 from pytest_gpuperf.features.parity.recorded_files import Recording, path_of, read, write
 from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace
 from pytest_gpuperf.report.command_error import CommandError
+from tests.warm_python import FRESH
 from tests.whole_run import environment
 from tests.whole_run import write as write_files
 
@@ -25,7 +28,7 @@ import torch, torch.distributed as dist
 from torch import nn
 from pytest_gpuperf import parity_record
 
-assert "pytest" not in sys.modules
+assert "pytest" not in sys.modules or "FORKED" in os.environ
 file, fault = sys.argv[1], sys.argv[2]
 world = int(os.environ.get("WORLD_SIZE", 1))
 if world > 1:
@@ -49,16 +52,44 @@ with parity_record(file, model, optimizer, steps=2):
 """
 
 
-def run(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environ = environment(OMP_NUM_THREADS="1", **variables)
+def run(folder: Path, *command: str, fresh: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = environment(OMP_NUM_THREADS="1", **variables, **({} if fresh else {"FORKED": "1"}))
     whole = [sys.executable, "-W", "ignore", *command]
-    return subprocess.run(whole, cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    with (FRESH if fresh else subprocess.Popen)(
+        whole, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=300)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(whole, process.returncode, out, err)
 
 
-def ranks(folder: Path, file: str, fault: str) -> None:
-    command = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "train.py", file, fault)
-    done = run(folder, *command)
+def launched(folder: Path, file: str) -> None:
+    command = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "train.py", file, "")
+    done = run(folder, *command, fresh=True)
     assert done.returncode == 0, done.stderr
+
+
+def forked(folder: Path, file: str, fault: str) -> None:
+    """Does with forks what torchrun does."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def one(rank: int) -> subprocess.CompletedProcess[str]:
+        return run(
+            folder,
+            *("train.py", file, fault),
+            RANK=str(rank),
+            WORLD_SIZE="2",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(store.port),
+            TORCHELASTIC_USE_AGENT_STORE="True",
+        )
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in threads.map(one, range(2)):
+            assert done.returncode == 0, done.stderr
 
 
 def compare(folder: Path, *arguments: str) -> tuple[int, str]:
@@ -68,13 +99,16 @@ def compare(folder: Path, *arguments: str) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of one script: on one device, with two samples of rounding, on ranks, and on ranks with a fault."""
+    """Runs of one script: on one device, with two samples of rounding, on ranks, and on ranks with a fault.
+
+    The samples and the fault are on forks of a process that has imported torch.
+    """
     folder = write_files(tmp_path_factory.mktemp("recorded"), {"train.py": TRAIN})
     for number in range(3):
-        done = run(folder, "train.py", "one.pt", "", PARITY_ROUNDING=str(number))
+        done = run(folder, "train.py", "one.pt", "", fresh=not number, PARITY_ROUNDING=str(number))
         assert done.returncode == 0, done.stderr
-    ranks(folder, "two.pt", "")
-    ranks(folder, "wrong.pt", "1.weight")
+    launched(folder, "two.pt")
+    forked(folder, "wrong.pt", "1.weight")
     return folder
 
 

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.ranks.forkserver_client import PRELOAD as TORCH
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
+from pytest_gpuperf.torch_internals import DYNAMO
 from tests.ranks.forked_rank import PRELOAD
 from tests.ranks.travelling import MODULE
 
@@ -54,8 +56,8 @@ def own_client() -> Iterator[ForkserverClient]:
 
 @pytest.fixture(scope="session")
 def torch_client() -> Iterator[ForkserverClient]:
-    """A client whose forkserver has torch."""
-    client = ForkserverClient()
+    """A client whose forkserver has torch, and what DDP, FSDP and DTensor import, which takes a rank a second."""
+    client = ForkserverClient((*TORCH, DYNAMO, "torch.distributed.fsdp", "torch.distributed.tensor.debug"))
     yield client
     client.close()
 

@@ -14,8 +14,6 @@ from tests.ranks.processes import survivors
 from tests.run.test_lifetime import descendants
 from tests.whole_run import environment, run_pytest, write
 
-pytestmark = pytest.mark.usefixtures("fresh_python")
-
 TOLD_WITHIN = 1.0  # seconds
 
 TESTS = """

@@ -137,7 +137,6 @@ def victim(tmp_path: Path) -> Iterator[Callable[..., Victim]]:
         ("importing", ()),
         ("starting_ranks", ()),
         ("in_a_collective", ()),
-        ("idle", ("go_on",)),
         ("idle", ("go_on", "with_a_child")),
         ("tearing_down", ("go_on", "to_the_end")),
     ],

@@ -15,6 +15,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from tests.arms.checkouts import git
+from tests.warm_python import note
 from tests.whole_run import ROOT, environment
 
 WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/gpu-tests.yml").read_text())
@@ -142,7 +143,7 @@ class _Job:
         # What the runner's own git would check out over the network is a folder here, which its owner trusts.
         (self._home / ".gitconfig").write_text(f"[safe]\n\tdirectory = {origin}\n\tdirectory = {origin}/.git\n")
         self._contexts = {**event.contexts, "inputs": inputs}
-        programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        programs = f"{_programs(folder)}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         of_the_runner = {
             "PATH": programs,
             "HOME": str(self._home),
@@ -155,7 +156,7 @@ class _Job:
             # The runner's user owns the clone, and the container's user runs the steps.
             "GIT_TEST_ASSUME_DIFFERENT_OWNER": "1",
         }
-        self._variables = environment(**{**of_the_runner, **variables})
+        self._variables = environment(**{**of_the_runner, **note(subprocess.Popen, folder), **variables})
         self._log: list[str] = []
         self._failed = ""
         self._artifacts: dict[str, Path] = {}
@@ -222,6 +223,16 @@ class _Job:
 
     def _text(self, value: object) -> str:
         return _as_text(_filled(value, self._contexts))
+
+
+def _programs(folder: Path) -> Path:
+    """A folder with a ``python`` that forks what this process would fork."""
+    programs = folder / "programs"
+    programs.mkdir()
+    python = programs / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m tests.forked_python "$@"\n')
+    python.chmod(0o755)
+    return programs
 
 
 def evaluated(expression: str, contexts: Mapping[str, Any]) -> Any:

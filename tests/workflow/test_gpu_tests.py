@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.arms.checkouts import RANKLESS, commit, git
+from tests.warm_python import FRESH
 from tests.workflow.runner import IMAGE, REPOSITORY, Ended, Event, Runner, calls, given
 
 CONFTEST = f"""
@@ -169,7 +171,10 @@ def test_a_first_recording_by_hand_has_the_commit_that_was_checked_out(project: 
     assert not any(launch.get("dirty") for launch in stored["launches"].values())
 
 
-def test_a_run_without_a_record_is_red_and_says_once_how_to_record(tmp_path: Path) -> None:
+def test_a_run_without_a_record_is_red_and_says_once_how_to_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", FRESH)  # here Python is a new interpreter, as it is on GitHub
     project = Project(tmp_path)
     ended = project.run(project.main)
     assert ended.failed == "Test", ended.log
