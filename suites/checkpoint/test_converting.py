@@ -15,7 +15,7 @@ pytestmark = pytest.mark.ranks(2)
 
 
 def assert_state(got: Any, expected: Any, where: str) -> None:
-    """The same tensors and values, in the same places."""
+    """Checks that tensors and values are equal, each in its place."""
     if isinstance(expected, dict):
         assert isinstance(got, dict), f"{where} is {got}"
         assert sorted(got) == sorted(expected), f"{where} has {sorted(got)}, not {sorted(expected)}"

@@ -21,7 +21,7 @@ BLOCK = 4
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """OCP Microscaling Formats (MX) Specification 1.0, section 5.3.3: E2M1."""
 BIAS = 127
-"""Of the exponent of a scale of 8 bits, section 5.4.1 there."""
+"""A scale of 8 bits has this bias of its exponent, section 5.4.1 there."""
 
 pytestmark = pytest.mark.ranks(3)
 

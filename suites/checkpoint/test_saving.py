@@ -65,7 +65,7 @@ def test_a_checkpoint_that_must_stay(ranks: Ranks, tmp_path: Path) -> None:
 
 
 def test_plans_that_change(ranks: Ranks, tmp_path: Path) -> None:
-    """Of four saves the second has the plan of the first, and the fourth that of the third."""
+    """The second of four saves has the plan of the first, and the fourth that of the third."""
     for rank, found in enumerate(ranks.run(with_changing_plans, folder=tmp_path, saves=4)):
         for save, (saved, loaded) in enumerate(found):
             assert loaded.pop("number") == saved.pop("number"), f"rank {rank}, save {save}"

@@ -23,7 +23,7 @@ VECTORS = ((9,), (4,))
 SHAPES = (*MATRICES[:2], VECTORS[0], *MATRICES[2:], VECTORS[1])
 """In the order of the parameters."""
 ROUNDING = 1e-4
-"""Of a matrix's norm: the columns that PowerSGD draws may be far from orthogonal."""
+"""A share of a matrix's norm: the columns that PowerSGD draws may be far from orthogonal."""
 
 
 def of_low_rank(rank: int, degree: int) -> list[torch.Tensor]:
@@ -47,7 +47,7 @@ def of_full_rank(rank: int, degree: int) -> list[torch.Tensor]:
 
 
 def means(of_ranks: Sequence[list[torch.Tensor]]) -> list[torch.Tensor]:
-    """Of each gradient over the ranks."""
+    """The mean of each gradient over the ranks."""
     return [torch.stack(each).double().mean(0) for each in zip(*of_ranks, strict=True)]
 
 

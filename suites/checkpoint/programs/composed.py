@@ -208,7 +208,7 @@ class InPart:
     """What a rank saw of a state that lacks parts."""
 
     names: list[str]
-    """Of the model's state."""
+    """Keys of the model's state."""
     missing: list[str]
     unexpected: list[str]
     first: Packed

@@ -47,7 +47,7 @@ def _cut(ctx: Context, value: Any, dim: int) -> Any:
 
 
 def _blank(value: Any) -> Any:
-    """The same shapes, of other values."""
+    """Other values in tensors of these shapes."""
     if isinstance(value, dict):
         return {name: _blank(part) for name, part in value.items()}
     if isinstance(value, list):

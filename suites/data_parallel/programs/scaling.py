@@ -26,7 +26,7 @@ OVERFLOWS: Mapping[int, tuple[int, str]] = {1: (1, "sparse"), 2: (0, "fused"), 4
 """The rank and the loss that is infinite, by step."""
 STEPS = 8
 ROWS, TAKEN = 5, 4
-"""Of the sparse parameter, and how many a rank takes in a step, some of them twice."""
+"""The sparse parameter has so many rows; a rank takes so many in a step, some of them twice."""
 MOMENTUM = 0.5
 
 

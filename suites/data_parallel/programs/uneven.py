@@ -14,7 +14,7 @@ from suites.shared.inputs import integers
 from suites.shared.step import Tensors
 
 DECAY = 0.5
-"""Of the weights: a parameter without a gradient keeps its value, and one whose gradient is 0 doesn't."""
+"""The weights' decay: a parameter without a gradient keeps its value, and one whose gradient is 0 doesn't."""
 
 
 def gradients(rank: int, step: int, degree: int) -> Tensors:

@@ -22,7 +22,7 @@ from suites.shared.step import Tensors, gradient_of
 
 SCHEDULES = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
 CUTS = (Shard(1), Shard(0))
-"""Of both stages' weights: ranks share what the first stage passes on, and the second one's sum."""
+"""How both stages' weights are cut: ranks share what the first stage passes on, and the second one's sum."""
 
 
 def passes_dtensors() -> bool:

@@ -8,7 +8,7 @@ from torch.nn import functional
 from suites.tensor_parallel.programs.wide_operations import Operations, numbers, whole
 
 SHAPE = (4, 6, 5)
-"""Of the tensor that all operations take: two ranks share the last dimension unevenly."""
+"""The tensor that all operations take has this shape: two ranks share the last dimension unevenly."""
 
 SELECTED: Operations = {
     "one row": lambda x: x.select(0, -1),
