@@ -73,7 +73,7 @@ def test_a_state_that_lacks_parts(ranks: Ranks, shard: bool, broadcast: bool) ->
         fresh = {name: value for name, value in found.items() if name.startswith("scaled.weight: ")}
         for name in [name for name in expected if name.startswith("scaled.weight: ")]:
             del expected[name]
-        # The optimizer begins the state anew, of zeros, or with the next step.
+        # The optimizer makes this state: zeros now, or in its next step.
         assert bool(fresh) == broadcast, f"{where}: state of a weight that the checkpoint has none of: {fresh}"
         assert not any(value.any() for name, value in fresh.items() if "sum" in name), f"{where}: {fresh}"
         assert_same([{name: value for name, value in found.items() if name not in fresh}], [expected], ordered=False)

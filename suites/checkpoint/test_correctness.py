@@ -87,7 +87,7 @@ def test_other_ranks_and_strategies(ranks: Ranks, of: Layout, to: Layout, uneven
         got = ranks.resized(to.ranks).run(continued, job=other, folder=folder, after=AFTER)
     assert_loaded(got, saved)
     assert int(saved[0].checkpoint.unpacked()["step"]) == BEFORE
-    # DDP orders its buckets anew after a first step, and with them the additions of more than two ranks.
+    # DDP rebuilds its buckets after the first step. With more than two ranks that changes the order of additions.
     exact = of == to and (of.replicate < 3 or of.shard > 1)
     assert_goes_on(got, saved, 0.0 if exact else ROUNDING, f"{of}, then {to}")
 

@@ -54,7 +54,7 @@ def means(of_ranks: Sequence[list[torch.Tensor]]) -> list[torch.Tensor]:
 OPTIONS: dict[str, dict[str, Any]] = {
     "one by one": {},
     "in batches": {"batch_tensors_with_same_shape": True},
-    "drawn anew": {"warm_start": False, "batch_tensors_with_same_shape": True},
+    "drawn again": {"warm_start": False, "batch_tensors_with_same_shape": True},
     "with an epsilon": {"orthogonalization_epsilon": 1e-8},
 }
 
@@ -104,7 +104,7 @@ def test_what_is_left_out_is_fed_back(ranks: Ranks, options: dict[str, Any]) -> 
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("warm", [True, False], ids=["goes on", "drawn anew"])
+@pytest.mark.parametrize("warm", [True, False], ids=["goes on", "drawn again"])
 def test_a_state_that_is_restored_goes_on_as_the_stored_one(ranks: Ranks, warm: bool) -> None:
     """With the same errors, matrices and random numbers: to the last bit."""
     drawn = [of_full_rank(rank, ranks.world_size) for rank in range(ranks.world_size)]

@@ -4,9 +4,11 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
+from pytest_gpuperf.ranks import closing as closing_module
 from pytest_gpuperf.ranks.closing import MOST, Closing, await_ended, shut_down
 from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
 
@@ -51,9 +53,9 @@ def test_a_reference_of_a_programs_own_is_not_dropped(may_end: threading.Event) 
     assert ended == []
 
 
-def test_a_groups_own_thread_does_not_have_the_last_reference() -> None:
+def test_a_groups_own_thread_does_not_have_the_last_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     ended_on: list[int] = []
-    lets_go = threading.Event()
+    lets_go, waited = threading.Event(), threading.Event()
 
     class Held:
         def __del__(self) -> None:
@@ -67,9 +69,11 @@ def test_a_groups_own_thread_does_not_have_the_last_reference() -> None:
 
     own = threading.Thread(target=hold, args=(groups[:],))
     own.start()
+    monkeypatch.setattr(closing_module, "HELD", 60.0)
+    monkeypatch.setattr(closing_module, "time", mock.Mock(monotonic=time.monotonic, sleep=lambda _: waited.set()))
     closing = Closing()
     closing.let_go(groups)
-    time.sleep(0.05)  # time to drop it
+    assert waited.wait(60), "the group was dropped although its own thread refers to it"
     lets_go.set()
     closing.wait()
     own.join()

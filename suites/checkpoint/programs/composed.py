@@ -1,7 +1,7 @@
 """State dictionaries of what models are made of beside plain layers, and of several optimizers with options of groups.
 
 A model has a compiled layer, one that is recomputed, two names for one weight, a frozen weight, one that no optimizer
-has, buffers and a state of its own. One optimizer keeps nested state and plain numbers. Gradients are given, and no
+has, buffers and extra state. One optimizer keeps nested state and plain numbers. Gradients are given, and no
 forward pass is made.
 """
 
@@ -36,7 +36,7 @@ DTYPE = torch.float64
 
 
 class Scaled(nn.Module):
-    """A weight, a buffer that is saved, one that is not, and a state of its own."""
+    """A weight, a buffer that is saved, one that is not, and extra state."""
 
     def __init__(self) -> None:
         super().__init__()

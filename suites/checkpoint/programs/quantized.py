@@ -1,4 +1,4 @@
-"""Quantized safetensors, read into shards: torch's reader multiplies each part with the scales of its own blocks."""
+"""Quantized safetensors, read into shards: torch's reader multiplies each part by the scales of its blocks."""
 
 from __future__ import annotations
 

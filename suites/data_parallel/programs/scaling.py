@@ -1,6 +1,6 @@
 """Gradient scalers with several optimizers, of which some skip a step, and with scales that the user changes.
 
-A rank has three losses, each of a parameter of its own: ``plain`` is stepped as usual, ``fused`` by an optimizer that
+A rank has three losses, each of another parameter: ``plain`` is stepped as usual, ``fused`` by an optimizer that
 divides by the scale itself, ``sparse`` has gradients of some rows. All numbers are whole, and scales are powers of 2.
 """
 

@@ -15,6 +15,11 @@ Operations = dict[str, Callable[[torch.Tensor], torch.Tensor | Sequence[torch.Te
 """By name. What detaches its tensor has no gradient to compare: DTensor refuses to compute it."""
 
 
+def lacks_rules() -> bool:
+    """Whether DTensors of this torch refuse some of the operations."""
+    return torch.__version__ < "2.13"  # compared as a version
+
+
 def whole(x: torch.Tensor, values: object) -> torch.Tensor:
     """A tensor of these values, in float64 if they are no integers; whole on each rank if ranks share ``x``."""
     given = torch.tensor(values)
@@ -71,7 +76,7 @@ def shared(
     """
     operations: Operations = importlib.import_module(table).OPERATIONS
     cut = distribute_tensor(x.to(ctx.device), ctx.mesh(mesh), placements, src_data_rank=None)
-    return results(operations, cut, partly=torch.__version__ < "2.13")  # compared as a version
+    return results(operations, cut, partly=lacks_rules())
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
