@@ -84,18 +84,24 @@ class Job:
     """The command by which mpirun reaches hosts."""
     before: dict[str, dict[int, str]] = field(default_factory=dict)
     """The processes of each host that are no job's."""
+    cpus: int = 2
+    """Of each process, by Slurm."""
+    gpus: Sequence[Sequence[int]] = ()
+    """The numbers of the GPUs of each host, equally many; by Slurm and PET_. None without GPUs."""
 
     @classmethod
-    def on(cls, launcher: str, hosts: Sequence[Host], folder: Path) -> Job:
+    def on(
+        cls, launcher: str, hosts: Sequence[Host], folder: Path, cpus: int = 2, gpus: Sequence[Sequence[int]] = ()
+    ) -> Job:
         """Return a job whose launcher is ready."""
         reach = ""
         if launcher == "srun":
-            slurm.start(hosts, folder)
+            slurm.start(hosts, folder, cpus=2 * cpus, gpus=gpus)
         if launcher == "mpirun":
             reach = ssh.start(hosts, folder)
         (folder / "test_it.py").write_text(TEST)
         (folder / "pytest.ini").write_text("[pytest]\n")
-        return cls(launcher, hosts, folder, reach, {host.name: host.processes() for host in hosts})
+        return cls(launcher, hosts, folder, reach, {host.name: host.processes() for host in hosts}, cpus, gpus)
 
     def start(
         self,
@@ -124,8 +130,9 @@ class Job:
                 tasks = [
                     f"--nodes={nodes}",
                     f"--ntasks-per-node={per_node}",
-                    "--cpus-per-task=2",
+                    f"--cpus-per-task={self.cpus}",
                     "--kill-on-bad-exit=0",
+                    *(f"--gpus-per-node={len(given)}" for given in self.gpus[:1]),
                 ]
                 return [self._start(self.hosts[0], own, ["srun", *tasks, *line, "--", *command])]
             case "mpirun":
@@ -139,8 +146,9 @@ class Job:
                 return [self._start(host, {**TOKEN, **own}, [*torchrun, *line, "--", *command]) for host in self.hosts]
             case "PET_":
                 pet = {"PET_NNODES": str(nodes), "PET_MASTER_ADDR": "h1", "PET_MASTER_PORT": "29400"}
+                every = {**TOKEN, **own, **pet}
                 return [
-                    self._start(host, {**TOKEN, **own, **pet, "PET_NODE_RANK": str(k)}, [*line, "--", *command])
+                    self._start(host, {**every, **self._visible(k), "PET_NODE_RANK": str(k)}, [*line, "--", *command])
                     for k, host in enumerate(self.hosts)
                 ]
             case _:
@@ -151,6 +159,10 @@ class Job:
         """Return what a job has left on a host, once it has had time to end."""
         files = host.run("sh", "-c", "ls -d /tmp/gpuperf-ray-* 2> /dev/null || :").stdout.split()
         return [*settled(host, self.before[host.name]), *files]
+
+    def _visible(self, number: int) -> dict[str, str]:
+        """Return the variable by which a host has its GPUs alone."""
+        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus[number]))} if self.gpus else {}
 
     def _start(self, host: Host, env: Mapping[str, str], command: Sequence[str]) -> Process:
         output = self.folder / f"output-{host.name}-{time.monotonic_ns()}"

@@ -36,7 +36,8 @@ SlurmdSpoolDir=/var/spool/slurm/d
 SlurmctldLogFile=/var/log/slurm/ctld.log
 SlurmdLogFile=/var/log/slurm/d.log
 SlurmdParameters=config_overrides
-NodeName=h[1-{count}] CPUs=4 RealMemory=8000 State=UNKNOWN
+GresTypes=gpu
+NodeName=h[1-{count}] CPUs={cpus} RealMemory=8000{gres} State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP
 {more}
 """
@@ -49,17 +50,28 @@ def lacking() -> str:
     return f"needs {', '.join(lacks)} (packages slurm-wlm, slurm-wlm-basic-plugins and munge)" if lacks else ""
 
 
-def start(hosts: Sequence[Host], folder: Path, more: str = "") -> None:
+def start(
+    hosts: Sequence[Host], folder: Path, more: str = "", cpus: int = 4, gpus: Sequence[Sequence[int]] = ()
+) -> None:
     """Starts Slurm on hosts, and waits until all are idle. It ends with the hosts.
 
     Args:
         hosts: the hosts, h1 first.
         folder: a folder that they share.
         more: further lines of its configuration.
+        cpus: of each host.
+        gpus: the numbers of the GPUs of each host, equally many; none without GPUs.
     """
     own = folder / "slurm"
     own.mkdir()
-    (own / "slurm.conf").write_text(_CONF.format(count=len(hosts), more=more))
+    gres = f" Gres=gpu:{len(gpus[0])}" if gpus else ""
+    (own / "slurm.conf").write_text(_CONF.format(count=len(hosts), cpus=cpus, gres=gres, more=more))
+    files = [
+        f"NodeName={host.name} Name=gpu File=/dev/nvidia{gpu}\n"
+        for host, given in zip(hosts, gpus, strict=False)
+        for gpu in given
+    ]
+    (own / "gres.conf").write_text("".join(files))
     (own / "munge.key").write_bytes(os.urandom(1024))
     for host in hosts:
         host.run(
@@ -72,7 +84,7 @@ def start(hosts: Sequence[Host], folder: Path, more: str = "") -> None:
             done
             mkdir -p /run/munge /var/log/slurm /var/spool/slurm/ctld /var/spool/slurm/d
             chmod 755 /run /run/munge
-            cp {own}/slurm.conf /etc/slurm/
+            cp {own}/slurm.conf {own}/gres.conf /etc/slurm/
             install -m 600 {own}/munge.key /run/munge/key
             munged --key-file /run/munge/key --socket /run/munge/munge.socket.2 --pid-file /run/munge/pid \\
                 --log-file /run/munge/log --seed-file /run/munge/seed --force > /dev/null 2>&1
