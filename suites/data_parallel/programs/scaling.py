@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.nn.parallel import DistributedDataParallel
@@ -57,10 +59,10 @@ CHANGES: Mapping[int, Changes] = {
 class Losses(nn.Module):
     """The three losses of a rank, nested in a tuple."""
 
-    def __init__(self, parameters: Tensors) -> None:
+    def __init__(self, parameters: Tensors, *, sparse: bool) -> None:
         super().__init__()
         self.plain, self.fused = (nn.Parameter(parameters[name].clone()) for name in NAMES[:2])
-        self.sparse = nn.Embedding.from_pretrained(parameters["sparse"].clone(), freeze=False, sparse=True)
+        self.sparse = nn.Embedding.from_pretrained(parameters["sparse"].clone(), freeze=False, sparse=sparse)
 
     def forward(self, given: Tensors) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The loss of ``plain``, and those of the other two."""
@@ -112,14 +114,16 @@ def scaled(ctx: Context, *, sharded: bool, enabled: bool) -> list[Tensors]:
         sharded: whether each rank trains parameters of its own, as shards are, and the scaler is the one for shards.
         enabled: whether the scaler scales; otherwise nothing overflows.
     """
-    network = Losses(parameters()).to(ctx.device)
+    # NCCL adds no sparse tensors, so replicas on GPUs have dense gradients.
+    network = Losses(parameters(), sparse=sharded or ctx.device.type == "cpu").to(ctx.device)
     module = network if sharded else DistributedDataParallel(network)
     optimizers = [
         torch.optim.SGD([network.plain], lr=1.0, momentum=MOMENTUM),
         torch.optim.SGD([network.fused], lr=1.0, momentum=MOMENTUM, fused=True),
         torch.optim.SGD(network.sparse.parameters(), lr=1.0),
     ]
-    kind = ShardedGradScaler if sharded else torch.amp.GradScaler
+    # The default group of ShardedGradScaler is the one of the moment in which torch was imported.
+    kind = partial(ShardedGradScaler, process_group=dist.group.WORLD) if sharded else torch.amp.GradScaler
     scale, growth, backoff, interval = START
     first = kind(
         ctx.device.type,

@@ -87,7 +87,7 @@ class _OfMesh(_InTwoParts):
 
     def fsdp_pre_all_gather(self, mesh: DeviceMesh) -> tuple[tuple[torch.Tensor, ...], float]:
         """What is gathered, and what the other side needs to know."""
-        rows = torch.tensor(len(self.held))
+        rows = torch.tensor(len(self.held), device=self.held.device)
         torch.distributed.all_reduce(rows, torch.distributed.ReduceOp.MAX, group=mesh.get_group())
         return self.parts(int(rows)), UNIT_OF_HIGH
 
@@ -198,7 +198,7 @@ def _failed_with_a_gather_under_way(ctx: Context, network: Network, **options: A
 EXTENDED: Mapping[str, Setting] = {
     "parts gathered by the mesh": Setting(_of_class(_OfMesh)),
     "parts gathered by the size": Setting(_of_class(_OfSize)),
-    "frozen ones of other dtypes": Setting(_with_frozen_ones),
+    "frozen ones of other dtypes": Setting(_with_frozen_ones, needs="reset_iter_state"),
     "modules together": Setting(_together),
     "modules together, one unused": Setting(_together_with_one_that_does_not_run, needs="reset_iter_state"),
     "replicated": Setting(_replicated, dim=lambda name, dims: None, needs="reset_iter_state"),

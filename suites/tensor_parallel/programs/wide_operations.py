@@ -41,10 +41,10 @@ def results(operations: Operations, x: torch.Tensor, *, partly: bool = False) ->
     Args:
         operations: what is applied.
         x: the tensor that each takes.
-        partly: whether an operation that DTensor has no rule for is left out.
+        partly: whether an operation that DTensor refuses is left out.
 
     Raises:
-        NotImplementedError: DTensor has no rule for an operation.
+        NotImplementedError, RuntimeError, IndexError: DTensor refuses an operation.
     """
     found: Tensors = {}
     for name, operation in operations.items():
@@ -56,7 +56,7 @@ def results(operations: Operations, x: torch.Tensor, *, partly: bool = False) ->
             if outputs[0].requires_grad:
                 torch.stack([n * output.square().sum() for n, output in enumerate(outputs, 1)]).sum().backward()
                 found[f"gradient of {name}"] = _whole(gradient_of(leaf))
-        except NotImplementedError:
+        except (NotImplementedError, RuntimeError, IndexError):
             if not partly:
                 raise
     return found
