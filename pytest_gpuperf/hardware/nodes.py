@@ -35,6 +35,23 @@ def difference(machines: Mapping[str, Machine]) -> str | None:
     return None
 
 
+def shared_gpu(machines: Mapping[str, Machine]) -> str | None:
+    """Return which nodes have the same GPU, and which one; None if each has GPUs of its own.
+
+    NCCL looks for a GPU with two ranks on one host only. Between hosts it runs, at a fraction of the speed.
+
+    Args:
+        machines: by the nodes' names.
+    """
+    nodes: dict[str, str] = {}
+    for name, machine in machines.items():
+        for uuid in machine.gpu_uuids:
+            if uuid in nodes:
+                return f"nodes {nodes[uuid]} and {name} have the same GPU {uuid}"
+            nodes[uuid] = name
+    return None
+
+
 def as_one(machines: Mapping[str, Machine]) -> Machine:
     """All GPUs of a cluster's nodes, in the order of the nodes; that of the only node as it is.
 

@@ -19,7 +19,10 @@ MEMORY = 4.8e12  # B/s of each GPU
 
 
 def install(
-    patch: pytest.MonkeyPatch, models: Mapping[str, str] | None = None, fabrics: Mapping[str, str] | None = None
+    patch: pytest.MonkeyPatch,
+    models: Mapping[str, str] | None = None,
+    fabrics: Mapping[str, str] | None = None,
+    shared: bool = False,
 ) -> None:
     """Gives every node as many GPUs as Ray says that it has, each with an identity of its own.
 
@@ -27,6 +30,7 @@ def install(
         patch: undoes it.
         models: names of the GPUs by node, if they are no H200.
         fabrics: labels of the network by node, if it is not that of this machine.
+        shared: whether all nodes have the same GPUs.
     """
     real_member, real_spec = Cluster._member, CurrentRanks._spec
 
@@ -34,7 +38,11 @@ def install(
         found = real_member(self, bundle, identity, actor, facts)
         machine = machine_of(found.slots)
         gpus = tuple(
-            replace(gpu, uuid=f"{gpu.uuid}-of-{found.name}", name=(models or {}).get(found.name, gpu.name))
+            replace(
+                gpu,
+                uuid=f"{gpu.uuid}-of-{'all' if shared else found.name}",
+                name=(models or {}).get(found.name, gpu.name),
+            )
             for gpu in machine.gpus
         )
         told = replace(machine, gpus=gpus, everything=tuple(gpu.uuid for gpu in gpus), memory_told=MEMORY)

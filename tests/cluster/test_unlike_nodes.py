@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,18 @@ def test_unlike_nodes_are_refused_by_name(
     run = run_on(two_nodes_with_gpus, tmp_path, made_up)
     assert run.result.ret == pytest.ExitCode.USAGE_ERROR
     assert f"are unlike: {said}: take such a node out of the cluster, or pass --allow-unlike-nodes" in run.text
+    assert not run.outcomes
+
+
+def test_nodes_with_the_same_gpu_are_refused(two_nodes_with_gpus: Raylets, tmp_path: Path) -> None:
+    """As where a launcher counts the GPUs of each pod from 0, and the pods see those of the whole machine."""
+    run = run_on(two_nodes_with_gpus, tmp_path, "shared=True", "--allow-unlike-nodes")
+    assert run.result.ret == pytest.ExitCode.USAGE_ERROR
+    assert re.search(
+        r"nodes gpu-a and gpu-b have the same GPU GPU-\S+-of-all: give each node GPUs of its own, by its container's "
+        "devices, or by CUDA_VISIBLE_DEVICES before Ray starts there",
+        run.text,
+    )
     assert not run.outcomes
 
 

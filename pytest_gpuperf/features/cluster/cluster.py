@@ -29,7 +29,7 @@ from pytest_gpuperf.features.cluster.reservation import Reservation, require_rea
 from pytest_gpuperf.features.cluster.watching import ClusterWatch
 from pytest_gpuperf.features.cluster.wire import NodeFacts, Up, sent, size_of
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.nodes import as_one, difference
+from pytest_gpuperf.hardware.nodes import as_one, difference, shared_gpu
 from pytest_gpuperf.hardware.site import Site, joined
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.channel import LARGE, Parcel
@@ -377,6 +377,11 @@ class Cluster:
         _require_same_software(self.members)
         if self._reserved.gpus:
             _require_reserved_gpus(self.members)
+            if (found := shared_gpu(self._machines)) is not None:
+                raise ClusterError(
+                    f"{found}: give each node GPUs of its own, by its container's devices, or by CUDA_VISIBLE_DEVICES "
+                    "before Ray starts there"
+                )
         if self._reserved.gpus and not self._unlike and (found := difference(self._machines)) is not None:
             raise ClusterError(f"{found}: take such a node out of the cluster, or pass --allow-unlike-nodes")
 
