@@ -246,7 +246,47 @@ def _in_two_ways(ctx: Context, network: Network, **options: Any) -> None:
     by_layer(network, shard_placement_fn=cast("Any", place), **options)
 
 
+class _Parts(Network):
+    """Returns what it would add up, in a dictionary."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Outputs of the shortcut and of the hidden layers."""
+        first, second = cast("nn.Module", self.first), cast("nn.Module", self.second)
+        return {"short": self.shortcut(x), "others": [second(torch.relu(first(x))), len(x)]}
+
+
+class _Around(nn.Module):
+    """Calls a network, once more before that without a gradient, and adds up what it returns if that is no tensor."""
+
+    def __init__(self, network: Network, *, evaluates: bool = False) -> None:
+        super().__init__()
+        self.module = network
+        self._evaluates = evaluates
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self._evaluates:
+            self.module.eval()
+            with torch.no_grad():
+                self.module(3 * x)
+            self.module.train()
+        output: Any = self.module(x)
+        return output if isinstance(output, torch.Tensor) else output["short"] + output["others"][0]
+
+
+def _outputs_in_a_dictionary(ctx: Context, network: Network, **options: Any) -> nn.Module:
+    network.__class__ = _Parts
+    by_layer(network, **options)
+    return _Around(network)
+
+
+def _evaluated_in_between(ctx: Context, network: Network, **options: Any) -> nn.Module:
+    by_layer(network, **options)
+    return _Around(network, evaluates=True)
+
+
 EXTENDED: Mapping[str, Setting] = {
+    "outputs in a dictionary": Setting(_outputs_in_a_dictionary),
+    "evaluated in between": Setting(_evaluated_in_between),
     "without a mesh": Setting(_without_a_mesh),
     "made without storage": Setting(_made_without_storage),
     "converted twice": Setting(_converted_twice),
