@@ -255,38 +255,33 @@ class _Parts(Network):
         return {"short": self.shortcut(x), "others": [second(torch.relu(first(x))), len(x)]}
 
 
-class _Around(nn.Module):
-    """Calls a network, once more before that without a gradient, and adds up what it returns if that is no tensor."""
+class _Added(nn.Module):
+    """Adds up what a network returns."""
 
-    def __init__(self, network: Network, *, evaluates: bool = False) -> None:
+    def __init__(self, network: Network) -> None:
         super().__init__()
         self.module = network
-        self._evaluates = evaluates
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self._evaluates:
-            self.module.eval()
-            with torch.no_grad():
-                self.module(3 * x)
-            self.module.train()
         output: Any = self.module(x)
-        return output if isinstance(output, torch.Tensor) else output["short"] + output["others"][0]
+        added: torch.Tensor = output["short"] + output["others"][0]
+        return added
 
 
 def _outputs_in_a_dictionary(ctx: Context, network: Network, **options: Any) -> nn.Module:
     network.__class__ = _Parts
-    by_layer(network, **options)
-    return _Around(network)
+    by_layer(network, reshard_after_forward=True, **options)
+    return _Added(network)
 
 
-def _evaluated_in_between(ctx: Context, network: Network, **options: Any) -> nn.Module:
-    by_layer(network, **options)
-    return _Around(network, evaluates=True)
+def _resharded(ctx: Context, network: Network, **options: Any) -> None:
+    """All parameters are let go of after each forward: else torch 2.13 computes with the root's old ones later."""
+    by_layer(network, reshard_after_forward=True, **options)
 
 
 EXTENDED: Mapping[str, Setting] = {
     "outputs in a dictionary": Setting(_outputs_in_a_dictionary),
-    "evaluated in between": Setting(_evaluated_in_between),
+    "evaluated before each update": Setting(_resharded, evaluates=True),
     "without a mesh": Setting(_without_a_mesh),
     "made without storage": Setting(_made_without_storage),
     "converted twice": Setting(_converted_twice),
@@ -322,7 +317,16 @@ def configured(ctx: Context, *, problem: Problem, setting: str) -> Step[Tensors]
     module = chosen.shard(ctx, network, mesh=ctx.mesh((ctx.world_size,))) or network
     batches = [(x, grad * chosen.times) for x, grad in batches_on_device(ctx, problem)]
     optimizer = optimizer_for(problem, module.parameters(), foreach=False)  # CUDA's loop refuses a mix of splits
+    if chosen.evaluates:
+        optimizer.register_step_pre_hook(lambda *_: _evaluate(network, batches[0][0][0]))
     return problem_step(problem, module, optimizer, batches, lambda: chosen.accumulating(network), local_shard)
+
+
+@torch.no_grad()
+def _evaluate(network: Network, x: torch.Tensor) -> None:
+    network.eval()
+    network(x)
+    network.train()
 
 
 class _Each(nn.Module):

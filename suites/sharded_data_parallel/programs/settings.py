@@ -92,6 +92,8 @@ class Setting:
     """The method of ``FSDPModule`` that older versions of torch do not have."""
     skips: bool = False
     """Whether the last rank does not use the shortcut."""
+    evaluates: bool = False
+    """Whether there is a forward without a backward before each update."""
     ranks: int = 2
     """The fewest that show it."""
     dtype: torch.dtype = torch.float64
