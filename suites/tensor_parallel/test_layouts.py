@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Shard
 
 from pytest_gpuperf import Ranks
 from suites.shared.comparison import assert_close, assert_same
@@ -27,8 +27,8 @@ def part_of(whole: torch.Tensor, layout: Layout, shape: tuple[int, ...], rank: i
 
 @pytest.mark.ranks(3, 4)
 def test_each_way(ranks: Ranks) -> None:
-    """Three ranks in a row go all ways; four, two by two, every fourth one, which begins with each layout."""
-    shape, of = ((3,), 1) if ranks.world_size == 3 else ((2, 2), 4)
+    """Three ranks in a row go all ways; four, two by two, every seventh one, which begins with each layout."""
+    shape, of = ((3,), 1) if ranks.world_size == 3 else ((2, 2), 7)
     parts = rank_inputs(ranks.world_size, shape=(5, 4), dtype=DTYPE, seed=1)
     whole, grad = torch.stack(parts).sum(0), integers((5, 4), DTYPE, seed=2)
     ways = [way for way in itertools.product(layouts(len(shape)), repeat=2) if possible(*way)][::of]
@@ -47,7 +47,7 @@ def test_each_way(ranks: Ranks) -> None:
 
 @pytest.mark.ranks(3)
 def test_what_parts_are_put_together_to(ranks: Ranks) -> None:
-    parts = [3 * part + 1 for part in rank_inputs(3, shape=(5, 4), dtype=DTYPE, seed=3)]
+    parts = [3 * (2 * part + 1) for part in rank_inputs(3, shape=(5, 4), dtype=DTYPE, seed=3)]
     stacked = torch.stack(parts)
     whole = {
         "sum": stacked.sum(0),
@@ -65,7 +65,7 @@ def test_what_parts_are_put_together_to(ranks: Ranks) -> None:
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("layout", [(Shard(1), Shard(0)), (Shard(0), Shard(0)), (Replicate(), Shard(1))], ids=str)
+@pytest.mark.parametrize("layout", [(Shard(1), Shard(0)), (Shard(0), Shard(0))], ids=str)
 def test_tensors_that_are_made_in_a_layout(ranks: Ranks, layout: Layout) -> None:
     size, shape = (5, 3), (2, 2)
     whole = {

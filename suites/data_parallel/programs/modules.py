@@ -28,10 +28,10 @@ DTYPES: dict[str, torch.dtype] = {
 class Unlike(nn.Module):
     """A convolution whose weight lies channels last, a sparse embedding, one frozen parameter, and many dtypes."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, *, sparse: bool = True) -> None:
         super().__init__()
         self.image = nn.Conv2d(2, 3, (2, 3), bias=False, dtype=torch.float64).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.table = nn.Embedding(TOKENS, 2, sparse=True, dtype=torch.float64)
+        self.table = nn.Embedding(TOKENS, 2, sparse=sparse, dtype=torch.float64)
         self.frozen = nn.Parameter(torch.tensor([2.0, 1.0 + rank], dtype=torch.float64), requires_grad=False)
         for name, dtype in DTYPES.items():
             shape = () if name == "scale" else (3,)
@@ -97,14 +97,16 @@ def trained(ctx: Context, *, steps: int, buckets: Sequence[float], views: bool) 
     """
     options: dict[str, Any] = {"gradient_as_bucket_view": views}
     options |= {"bucket_cap_mb": buckets[0]} if len(buckets) == 1 else {"bucket_cap_mb_list": list(buckets)}
-    wrapped = DistributedDataParallel(Unlike(ctx.rank).to(ctx.device), **options)
+    module = Unlike(ctx.rank, sparse=ctx.device.type == "cpu").to(ctx.device)  # NCCL sums no sparse gradients
+    wrapped = DistributedDataParallel(module, **options)
     told = []
     for step in range(steps):
         optimizer = torch.optim.SGD([value for value in wrapped.parameters() if value.requires_grad], lr=1.0)
         optimizer.zero_grad()
         given = {name: value.to(ctx.device) for name, value in given_to(ctx.rank, step, ctx.world_size).items()}
-        loss = wrapped(given)
-        loss.backward()
+        with torch.backends.cudnn.flags(enabled=False):  # which may round
+            loss = wrapped(given)
+            loss.backward()
         optimizer.step()
         module = cast("Unlike", wrapped.module)
         told.append(told_of(module, loss))
@@ -115,4 +117,4 @@ def trained(ctx: Context, *, steps: int, buckets: Sequence[float], views: bool) 
         if step == 0:
             wrapped = copy.deepcopy(wrapped)
     gradients = {name: value.grad for name, value in module.named_parameters() if value.grad is not None}
-    return told, [(name, value.stride()) for name, value in gradients.items() if not value.is_sparse]
+    return told, [(name, value.stride()) for name, value in gradients.items() if name != "table.weight"]

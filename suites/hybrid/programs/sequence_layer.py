@@ -20,7 +20,7 @@ from pytest_gpuperf import Context
 from suites.shared.step import Tensors, gradient_of
 
 AXES = ("replicate", "shard", "split")
-SHAPE = (2, 2, 2)
+SHAPE = (1, 2, 2)
 WIDTH, HIDDEN = 4, 6
 SHAPES: dict[str, tuple[int, ...]] = {
     "scale.weight": (WIDTH,),
@@ -66,7 +66,7 @@ def train(ctx: Context, *, weights: Tensors, batches: Sequence[tuple[torch.Tenso
     Args:
         ctx: the rank's context.
         weights: the initial ones.
-        batches: of each step all sequences and the gradients of all outputs; a sequence for each replica and shard.
+        batches: of each step all sequences and the gradients of all outputs; a sequence for each shard.
     """
     mesh = ctx.mesh(SHAPE, AXES)
     layer = Layer(weights).to(ctx.device)
@@ -93,7 +93,8 @@ def train(ctx: Context, *, weights: Tensors, batches: Sequence[tuple[torch.Tenso
             for told_as, tensor in ((f"{name} gradient", gradient), (name, value)):
                 assert isinstance(tensor, DTensor)
                 found[told_as] = tensor.to_local().detach().clone()
-            assert isinstance(value, DTensor)
-            found[f"{name}, whole"] = value.full_tensor().detach()
         told.append(found)
+    for name, value in layer.named_parameters():
+        assert isinstance(value, DTensor)
+        told[-1][f"{name}, whole"] = value.full_tensor().detach()
     return told

@@ -74,7 +74,7 @@ def _of_a_group(mesh: DeviceMesh) -> DeviceMesh:
 def _of_groups(mesh: DeviceMesh) -> DeviceMesh:
     """The last axis first."""
     groups = [mesh.get_group("c"), mesh.get_group(0)]
-    ranks = torch.arange(8).view(SHAPE)[:, mesh.get_local_rank("b")].T
+    ranks = torch.arange(8).view(SHAPE)[:, mesh.get_local_rank("b")].T.contiguous()
     return DeviceMesh.from_group(groups, mesh.device_type, mesh=ranks, mesh_dim_names=("c", "a"))
 
 

@@ -197,8 +197,8 @@ def _failed_with_a_gather_under_way(ctx: Context, network: Network, **options: A
 
 
 def _without_a_mesh(ctx: Context, network: Network, mesh: DeviceMesh) -> None:
-    """The mesh is that of all ranks, which torch makes."""
-    by_layer(network)
+    """The mesh is that of all ranks, which torch makes: of GPUs where there are some."""
+    by_layer(network, **{} if ctx.device.type == "cuda" or not torch.accelerator.is_available() else {"mesh": mesh})
 
 
 def _made_without_storage(ctx: Context, network: Network, **options: Any) -> None:
