@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_gpuperf import Ranks
-from suites.compression.programs.local_sgd import PERIODS, WARMUP, Kind, averaged, trained
+from suites.compression.programs.local_sgd import MOMENTUM, PERIODS, WARMUP, Kind, averaged, trained
 from suites.shared.comparison import assert_close, assert_same
 from suites.shared.inputs import integers, rank_inputs
 
@@ -43,11 +43,13 @@ def test_parameters_of_several_shapes_and_dtypes(ranks: Ranks, kind: Literal["gr
 
 
 def simulated(kind: Kind, start: torch.Tensor, gradients: list[list[torch.Tensor]]) -> list[list[torch.Tensor]]:
-    """All ranks' parameters after each step; means of 2 and 4 of them are exact."""
+    """All ranks' parameters after each step; means of 2 and 4 of them are exact. Momenta are each rank's own."""
     parameters = [start] * 4
+    momenta = [torch.zeros_like(start)] * 4
     found = []
     for step, of_ranks in enumerate(gradients):
-        parameters = [value - gradient for value, gradient in zip(parameters, of_ranks, strict=True)]
+        momenta = [MOMENTUM * value + gradient for value, gradient in zip(momenta, of_ranks, strict=True)]
+        parameters = [value - momentum for value, momentum in zip(parameters, momenta, strict=True)]
         size = averaging(kind, step)
         parameters = [
             torch.stack(parameters[rank // size * size : rank // size * size + size]).mean(0) for rank in range(4)

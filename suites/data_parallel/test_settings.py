@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_gpuperf import Ranks
+from pytest_gpuperf import Context, Ranks
+from suites.data_parallel.programs.replicas import trajectory_and_buckets
 from suites.data_parallel.programs.settings import (
     SETTINGS,
     buffers,
@@ -26,6 +27,10 @@ from suites.shared.strategies import seeds
 from suites.shared.training import trajectory
 
 
+def summed(ctx: Context, tensor: torch.Tensor) -> None:
+    torch.distributed.all_reduce(tensor)
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.examples(0.04)  # numbers have little to do with settings: a few seeds
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -38,6 +43,23 @@ def test_as_one_device(ranks: Ranks, setting: str, seed: int) -> None:
     got = ranks.run(trajectory, configured, problem=problem, setting=setting)
     skip = (1,) if chosen.skips else ()
     assert_same([packed.unpacked() for packed in got], whole_batch(problem, skip=skip))
+
+
+@pytest.mark.ranks(2)
+def test_capacities_of_each_bucket(ranks: Ranks) -> None:
+    """A bucket is closed when it is full: the first one has one parameter, and the last one what the others leave.
+
+    In the first step torch deals out the parameters in their order, and later in that of their gradients.
+    """
+    if "bucket_cap_mb_list" not in inspect.signature(DistributedDataParallel).parameters:
+        pytest.skip(f"torch {torch.__version__} has no bucket_cap_mb_list of DistributedDataParallel")
+    problem = Problem(world_size=2, seed=1, steps=2)
+    capacities = [2**-20, 80 * 2**-20, 1.0]  # MiB: a byte, 80, and more than there is
+    got = ranks.run(trajectory_and_buckets, problem=problem, all_reduce=summed, bucket_cap_mb_list=capacities)
+    assert_same([packed.unpacked() for packed, _ in got], whole_batch(problem))
+    for rank, (_, buckets) in enumerate(got):
+        expected = [112, 96, 48, 16, 96, 144]
+        assert buckets == expected, f"rank {rank}: buckets of {buckets} bytes, expected {expected}"
 
 
 @pytest.mark.ranks(4)

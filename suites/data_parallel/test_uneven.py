@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from pytest_gpuperf import Ranks
-from suites.data_parallel.programs.uneven import DECAY, IGNORED, Uneven, gradients, ignoring, joined, uses
+from suites.data_parallel.programs.uneven import (
+    DECAY,
+    IGNORED,
+    Uneven,
+    gradients,
+    ignoring,
+    joined,
+    joined_optimizer,
+    uses,
+)
 from suites.shared.comparison import assert_same
 from suites.shared.step import Tensors
 
@@ -73,3 +82,24 @@ def test_tensors_that_are_ignored(ranks: Ranks) -> None:
                 mean = torch.stack([of_ranks[other][own.replace("_", " ")] for other in those]).mean(0)
                 held[name] = held[name] - mean * (2 if part == "shared" else 1)
             assert_same([told[step + 1]], [held], ordered=False)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize(
+    ("lengths", "buckets"), [([1, 3, 2], False), ([3, 2, 1], True)], ids=["one by one", "in buckets"]
+)
+def test_optimizers_of_ranks_that_end_early(ranks: Ranks, lengths: list[int], buckets: bool) -> None:
+    """A rank that has ended goes on updating its share of the parameters, and all have what the others train."""
+    held = {name: value for name, value in Uneven(0).now().items() if name != "calls"}
+    momentum = {name: torch.zeros_like(value) for name, value in held.items()}
+    steps = []
+    for step in range(max(lengths)):
+        active = [rank for rank, length in enumerate(lengths) if step < length]
+        for name in held:
+            total = torch.stack([gradients(rank, step, 3)[name] for rank in active]).sum(0)
+            momentum[name] = momentum[name] / 2 + total / 3
+            held = held | {name: held[name] - momentum[name]}
+        steps.append(held)
+    for rank, told in enumerate(ranks.run(joined_optimizer, lengths=lengths, buckets=buckets)):
+        got = [{name: value for name, value in now.items() if name != "calls"} for now in told]
+        assert_same(got, [*steps[: lengths[rank]], steps[-1]], ordered=False)

@@ -70,7 +70,6 @@ def assert_as_one_device(ranks: Ranks, setting: str, seed: int) -> None:
 def expected(problem: Problem, setting: str) -> list[Tensors]:
     """What each rank holds of the whole training."""
     chosen = ALL[setting]
-    degree = chosen.degree(problem.world_size)
     skip = (problem.world_size - 1,) if chosen.skips else ()
     shapes = {name: value.dim() for name, value in problem.parameters().items()}
     results: list[Tensors] = []
@@ -80,6 +79,7 @@ def expected(problem: Problem, setting: str) -> list[Tensors]:
             parameter = name.partition(", ")[2].removesuffix(" gradient")
             if parameter in shapes:
                 dim = chosen.dim(parameter, shapes[parameter])
+                degree = chosen.degree(problem.world_size, parameter)
                 own[name] = value if dim is None else shard(value, degree, dim)[rank % degree]
             else:
                 own[name] = value * chosen.times if parameter == "input" else value

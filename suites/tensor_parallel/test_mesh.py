@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import Placement, Replicate, Shard
 
 from pytest_gpuperf import Ranks
-from suites.shared.comparison import assert_each, assert_same
+from suites.shared.comparison import assert_same
 from suites.shared.inputs import Given, integers, rank_inputs
 from suites.shared.sharding import shard
 from suites.shared.step import each_step, once
@@ -83,11 +83,16 @@ def placements(axes: str) -> tuple[Placement, ...]:
 
 
 @pytest.mark.ranks(4)
-def test_sums_along_one_axis_and_means_along_the_other(ranks: Ranks) -> None:
-    xs = rank_inputs(4, shape=(3, 2), dtype=DTYPE, seed=1)
-    for kinds in (("avg", "sum"), ("sum", "avg")):
-        got = ranks.run(programs.put_together, xs=xs, kinds=kinds)
-        assert_each(got, [torch.stack(xs).sum(0) / 2] * 4, " and ".join(kinds))
+@pytest.mark.parametrize("rows", [8, 3], ids=["rows that the ranks divide", "other rows"])
+@pytest.mark.parametrize("kinds", [("avg", "sum"), ("sum", "avg"), ("avg", "avg")], ids=" and ".join)
+def test_sums_and_means_along_two_axes(ranks: Ranks, kinds: tuple[str, str], rows: int) -> None:
+    xs = rank_inputs(4, shape=(rows, 2), dtype=DTYPE, seed=1)
+    whole = torch.stack(xs).sum(0) / 2 ** kinds.count("avg")
+    layout = (Shard(0), Shard(0))
+    expected = [{"whole": whole, "rows": held(whole, layout, (2, 2), rank)} for rank in range(4)]
+    if rows % 4 == 0:
+        expected = [of_rank | {"whole of rows": whole} for of_rank in expected]
+    assert_same(ranks.run(programs.put_together, xs=xs, kinds=kinds), expected)
 
 
 @pytest.mark.ranks(4)

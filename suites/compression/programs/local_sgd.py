@@ -21,6 +21,8 @@ PERIODS = {2: 2, 4: 4}
 WARMUP = 3
 """Steps before the first average; no period divides them."""
 
+MOMENTUM = 0.5
+
 Kind = Literal["periodic", "hierarchical"]
 
 
@@ -36,7 +38,9 @@ def averager(ctx: Context, kind: Kind) -> Any:
 def trained(
     ctx: Context, *, kind: Kind, start: torch.Tensor, gradients: Sequence[Sequence[torch.Tensor]], reloaded: int
 ) -> list[torch.Tensor]:
-    """The rank's parameter after each step of SGD with the rate 1.
+    """The rank's parameters after each step of SGD with the rate 1 and momentum, in one tensor.
+
+    The first number is a parameter of its own, which the optimizer begins with; the others join it as a group.
 
     Args:
         ctx: the rank's context.
@@ -45,26 +49,30 @@ def trained(
         gradients: of each step and rank.
         reloaded: after so many steps the optimizer's state enters a new optimizer with a new averager.
     """
-    parameter = nn.Parameter(start.to(ctx.device).clone())
-    optimizer = _optimizer(ctx, kind, parameter)
+    parameters = [nn.Parameter(part.to(ctx.device).clone()) for part in (start[:1], start[1:])]
+    optimizer = _optimizer(ctx, kind, parameters)
     found = []
     for number, of_ranks in enumerate(gradients):
         if number == reloaded:
             state = optimizer.state_dict()
-            optimizer = _optimizer(ctx, kind, parameter)
+            optimizer = _optimizer(ctx, kind, parameters)
             optimizer.load_state_dict(state)
         optimizer.zero_grad()
-        parameter.grad = of_ranks[ctx.rank].to(ctx.device).clone()
+        own = of_ranks[ctx.rank].to(ctx.device)
+        for parameter, part in zip(parameters, (own[:1], own[1:]), strict=True):
+            parameter.grad = part.clone()
         optimizer.step()
-        found.append(parameter.detach().clone().cpu())
+        found.append(torch.cat([parameter.detach() for parameter in parameters]).cpu())
     return found
 
 
-def _optimizer(ctx: Context, kind: Kind, parameter: nn.Parameter) -> Any:
+def _optimizer(ctx: Context, kind: Kind, parameters: list[nn.Parameter]) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
         from torch.distributed.optim import PostLocalSGDOptimizer
-    return PostLocalSGDOptimizer(torch.optim.SGD([parameter], lr=1.0), averager(ctx, kind))
+    optimizer = PostLocalSGDOptimizer(torch.optim.SGD(parameters[:1], lr=1.0, momentum=MOMENTUM), averager(ctx, kind))
+    optimizer.add_param_group({"params": parameters[1:]})
+    return optimizer
 
 
 def averaged(ctx: Context, *, given: list[list[torch.Tensor]], kind: Literal["groups", "parameters"]) -> Tensors:

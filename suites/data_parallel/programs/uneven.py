@@ -5,13 +5,18 @@ It also leaves parameters and buffers alone that it is told to ignore.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms import Join, Joinable, JoinHook
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_gpuperf import Context
 from suites.shared.inputs import integers
-from suites.shared.step import Tensors
+from suites.shared.step import Tensors, gradient_of
+from suites.shared.training import zero_redundancy
 
 DECAY = 0.5
 """The weights' decay: a parameter without a gradient keeps its value, and one whose gradient is 0 doesn't."""
@@ -68,6 +73,78 @@ def joined(ctx: Context, *, lengths: list[int]) -> list[Tensors]:
             module({name: value.to(ctx.device) for name, value in given.items()}, uses(ctx.rank, step)).backward()
             optimizer.step()
             network.calls += ctx.rank
+            told.append(network.now())
+    return [*told, network.now()]
+
+
+class _Averaging(Joinable):
+    """Averages gradients over all ranks, of which those that have ended add nothing, and get the mean as well."""
+
+    def __init__(self, ctx: Context, network: nn.Module) -> None:
+        super().__init__()
+        self._ctx, self._network = ctx, network
+
+    def average(self, *, ended: bool = False) -> None:
+        """Replaces each gradient by the mean."""
+        if not ended:
+            work = Join.notify_join_context(self)
+            if work is not None:
+                work.wait()
+        for value in self._network.parameters():
+            total = torch.zeros_like(value) if ended else gradient_of(value).clone()
+            dist.all_reduce(total)
+            value.grad = total / self._ctx.world_size
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """Called by torch when the rank has ended."""
+        return _Ended(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        """Where ranks tell each other whether they have ended."""
+        return self._ctx.device
+
+    @property
+    def join_process_group(self) -> Any:
+        """All ranks."""
+        return dist.group.WORLD
+
+
+class _Ended(JoinHook):
+    """Does what a step of the others does, with no gradients."""
+
+    def __init__(self, averaging: _Averaging) -> None:
+        self._averaging = averaging
+
+    def main_hook(self) -> None:
+        """Called with each step of the others."""
+        self._averaging.average(ended=True)
+
+
+def joined_optimizer(ctx: Context, *, lengths: list[int], buckets: bool) -> list[Tensors]:
+    """Parameters after each step of a rank, which has a part of the optimizer's state, and at the end.
+
+    DistributedDataParallel leaves old gradients to a rank that has ended, and its part of the optimizer would take
+    them (torch 2.13): here another module averages, by torch's class for such.
+
+    Args:
+        ctx: the rank's context.
+        lengths: how many steps each rank has.
+        buckets: whether ranks send all parameters of one of them in one tensor.
+    """
+    network = Uneven(0).to(ctx.device)
+    averaging = _Averaging(ctx, network)
+    optimizer: Any = zero_redundancy()(
+        network.parameters(), torch.optim.SGD, parameters_as_bucket_view=buckets, lr=1.0, momentum=0.5
+    )
+    told = []
+    with Join([averaging, optimizer]):
+        for step in range(lengths[ctx.rank]):
+            given = gradients(ctx.rank, step, ctx.world_size)
+            optimizer.zero_grad()
+            network({name: value.to(ctx.device) for name, value in given.items()}, True).backward()
+            averaging.average()
+            optimizer.step()
             told.append(network.now())
     return [*told, network.now()]
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils import _pytree as pytree
 
 from pytest_gpuperf import Context
@@ -195,7 +196,102 @@ def _failed_with_a_gather_under_way(ctx: Context, network: Network, **options: A
             value.div_(2)
 
 
+def _without_a_mesh(ctx: Context, network: Network, mesh: DeviceMesh) -> None:
+    """The mesh is that of all ranks, which torch makes: of GPUs where there are some."""
+    by_layer(network, **{} if ctx.device.type == "cuda" or not torch.accelerator.is_available() else {"mesh": mesh})
+
+
+def _made_without_storage(ctx: Context, network: Network, **options: Any) -> None:
+    """Parameters get their storage when they are sharded, and then their numbers."""
+    values = {name: value.detach().clone() for name, value in network.named_parameters()}
+    network.to("meta")
+    by_layer(network, **options)
+    network.to_empty(device=ctx.device)
+    with torch.no_grad():
+        for name, value in network.named_parameters():
+            assert isinstance(value, DTensor)
+            value.copy_(distribute_tensor(values[name], value.device_mesh, value.placements, src_data_rank=None))
+
+
+def _converted_twice(ctx: Context, network: Network, **options: Any) -> None:
+    """Shards in another dtype and back: new tensors, which have to be padded anew."""
+    by_layer(network, **options)
+    with torch.no_grad():
+        network.half()
+        network.double()
+
+
+def _halved_by_hooks(ctx: Context, network: Network, **options: Any) -> None:
+    """A hook takes the half of each gradient as soon as it is the mean of all ranks, once in a step."""
+    by_layer(network, **options)
+
+    def halve(value: torch.Tensor) -> None:
+        assert value.grad is not None
+        value.grad /= 2
+
+    for value in network.parameters():
+        value.register_post_accumulate_grad_hook(halve)
+
+
+def _in_two_ways(ctx: Context, network: Network, **options: Any) -> None:
+    """Weights are cut over all ranks, and biases over those of one of two replicas."""
+    from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo, ShardPlacementResult
+
+    mesh = ctx.mesh((2, ctx.world_size // 2), ("replicate", "shard"))
+    replicas = HSDPMeshInfo(mesh, shard_mesh_dim=1, replicate_mesh_dim=0)
+
+    def place(value: nn.Parameter) -> ShardPlacementResult | None:
+        return ShardPlacementResult(Shard(0), replicas) if value.dim() == 1 else None
+
+    by_layer(network, shard_placement_fn=cast("Any", place), **options)
+
+
+class _Parts(Network):
+    """Returns what it would add up, in a dictionary."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Outputs of the shortcut and of the hidden layers."""
+        first, second = cast("nn.Module", self.first), cast("nn.Module", self.second)
+        return {"short": self.shortcut(x), "others": [second(torch.relu(first(x))), len(x)]}
+
+
+class _Added(nn.Module):
+    """Adds up what a network returns."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.module = network
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: Any = self.module(x)
+        added: torch.Tensor = output["short"] + output["others"][0]
+        return added
+
+
+def _outputs_in_a_dictionary(ctx: Context, network: Network, **options: Any) -> nn.Module:
+    network.__class__ = _Parts
+    by_layer(network, reshard_after_forward=True, **options)
+    return _Added(network)
+
+
+def _resharded(ctx: Context, network: Network, **options: Any) -> None:
+    """All parameters are let go of after each forward: else torch 2.13 computes with the root's old ones later."""
+    by_layer(network, reshard_after_forward=True, **options)
+
+
 EXTENDED: Mapping[str, Setting] = {
+    "outputs in a dictionary": Setting(_outputs_in_a_dictionary),
+    "evaluated before each update": Setting(_resharded, evaluates=True),
+    "without a mesh": Setting(_without_a_mesh),
+    "made without storage": Setting(_made_without_storage),
+    "converted twice": Setting(_converted_twice),
+    "halved by hooks": Setting(_halved_by_hooks, times=2.0),
+    "in two ways": Setting(
+        _in_two_ways,
+        degree=lambda world_size, name: world_size // 2 if name.endswith("bias") else world_size,
+        ranks=4,
+        needs="reset_iter_state",
+    ),
     "parts gathered by the mesh": Setting(_of_class(_OfMesh)),
     "parts gathered by the size": Setting(_of_class(_OfSize)),
     "frozen ones of other dtypes": Setting(_with_frozen_ones, needs="reset_iter_state"),
@@ -221,7 +317,16 @@ def configured(ctx: Context, *, problem: Problem, setting: str) -> Step[Tensors]
     module = chosen.shard(ctx, network, mesh=ctx.mesh((ctx.world_size,))) or network
     batches = [(x, grad * chosen.times) for x, grad in batches_on_device(ctx, problem)]
     optimizer = optimizer_for(problem, module.parameters(), foreach=False)  # CUDA's loop refuses a mix of splits
+    if chosen.evaluates:
+        optimizer.register_step_pre_hook(lambda *_: _evaluate(network, batches[0][0][0]))
     return problem_step(problem, module, optimizer, batches, lambda: chosen.accumulating(network), local_shard)
+
+
+@torch.no_grad()
+def _evaluate(network: Network, x: torch.Tensor) -> None:
+    network.eval()
+    network(x)
+    network.train()
 
 
 class _Each(nn.Module):

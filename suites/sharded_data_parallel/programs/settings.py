@@ -84,14 +84,16 @@ class Setting:
     """Around every microbatch but the last one."""
     dim: Callable[[str, int], int | None] = lambda name, dims: 0
     """Along which dimension a parameter of this name and so many dimensions is cut; None: it is whole on all ranks."""
-    degree: Callable[[int], int] = lambda world_size: world_size
-    """Over how many neighbouring ranks parameters are cut."""
+    degree: Callable[[int, str], int] = lambda world_size, name: world_size
+    """Over how many neighbouring ranks a parameter of this name is cut."""
     times: float = 1.0
     """Factor of the output gradients; a divisor that is larger by as much cancels it."""
     needs: str = ""
     """The method of ``FSDPModule`` that older versions of torch do not have."""
     skips: bool = False
     """Whether the last rank does not use the shortcut."""
+    evaluates: bool = False
+    """Whether there is a forward without a backward before each update."""
     ranks: int = 2
     """The fewest that show it."""
     dtype: torch.dtype = torch.float64
@@ -99,8 +101,8 @@ class Setting:
 
 
 def _last_dimension(ctx: Context, network: Network, **options: Any) -> None:
-    """Biases are cut along their only dimension, 0, and weights along their last one, which counts as -1."""
-    by_layer(network, shard_placement_fn=lambda value: Shard(0 if value.dim() == 1 else -1), **options)
+    """Nothing is said of biases, and weights are cut along their last dimension, which counts as -1."""
+    by_layer(network, shard_placement_fn=lambda value: None if value.dim() == 1 else Shard(-1), **options)
 
 
 def _averaged(gradient: torch.Tensor) -> torch.Tensor:
@@ -316,7 +318,7 @@ def _last(name: str, dims: int) -> int:
     return dims - 1
 
 
-def _half(world_size: int) -> int:
+def _half(world_size: int, name: str) -> int:
     return world_size // 2
 
 

@@ -23,6 +23,7 @@ ORDERED: Operations = {
     "product": lambda x: x.detach().prod(1),
     "all": lambda x: (x.detach() > -9).all(),
     "any": lambda x: (x.detach() > 0.9).any(2),
+    "equal": lambda x: whole(x, [int(torch.equal(x, x * 1)), int(torch.equal(x, x.clamp(max=0.97)))]),
     "count": lambda x: (x.detach() > 0.2).sum(),
     "mean of all": lambda x: x.mean(),
     "variance of all": lambda x: x.var(),

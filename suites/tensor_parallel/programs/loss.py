@@ -6,7 +6,7 @@ N tokens, S of a sequence, V vocabulary.
 from __future__ import annotations
 
 import torch
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn import functional
 
@@ -24,21 +24,27 @@ def loss_of_logits(
     reduction: Reduction,
     ignore_index: int = -100,
     weight: torch.Tensor | None = None,
+    placed: bool = False,
 ) -> Step[Tensors]:
     """Cross-entropy of logits that lie split; the step returns it, and the gradient of each rank's logits.
 
     Args:
         ctx: the rank's context.
-        logits: all of them, [N, V] or [N, V, S].
-        target: a class for each, [N] or [N, S].
+        logits: all of them, [N, V] or [N, V, S], or [V] of a single token.
+        target: a class for each, [N] or [N, S], or the single token's.
         reduction: of the loss.
         ignore_index: targets that don't count.
         weight: of each class, [V].
+        placed: whether targets and weights are given as DTensors.
     """
     mesh = ctx.mesh((ctx.world_size,))
-    leaf = distribute_tensor(logits.to(ctx.device), mesh, [Shard(1)], src_data_rank=None).requires_grad_()
+    classes = Shard(1 if logits.dim() > 1 else 0)
+    leaf = distribute_tensor(logits.to(ctx.device), mesh, [classes], src_data_rank=None).requires_grad_()
     target = target.to(ctx.device)
     weight = None if weight is None else weight.to(ctx.device)
+    if placed:
+        target = distribute_tensor(target, mesh, [Replicate()], src_data_rank=None)
+        weight = None if weight is None else distribute_tensor(weight, mesh, [Replicate()], src_data_rank=None)
 
     def step() -> Tensors:
         leaf.grad = None

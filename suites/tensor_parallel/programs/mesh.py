@@ -65,8 +65,10 @@ def two_dimensional_linear(
     return step
 
 
-def put_together(ctx: Context, *, xs: Sequence[torch.Tensor], kinds: tuple[str, str]) -> torch.Tensor:
+def put_together(ctx: Context, *, xs: Sequence[torch.Tensor], kinds: tuple[str, str]) -> Tensors:
     """Put the ranks' tensors together, along each axis as its kind says, in one collective over both axes.
+
+    So is the rank's part of it by rows, which the first axis cuts and then the second one.
 
     Args:
         ctx: the rank's context.
@@ -76,7 +78,12 @@ def put_together(ctx: Context, *, xs: Sequence[torch.Tensor], kinds: tuple[str, 
     mesh = ctx.mesh((2, ctx.world_size // 2), ("first", "second"))
     mesh._flatten("both")
     placements = [Partial(kind) for kind in kinds]
-    return DTensor.from_local(xs[ctx.rank].to(ctx.device), mesh, placements, run_check=False).full_tensor()
+    own = DTensor.from_local(xs[ctx.rank].to(ctx.device), mesh, placements, run_check=False)
+    rows = own.redistribute(placements=[Shard(0), Shard(0)])
+    told = {"whole": own.full_tensor(), "rows": rows.to_local()}
+    if len(own) % ctx.world_size:  # torch 2.13 loses rows: https://github.com/pytorch/pytorch/pull/194457
+        return told
+    return told | {"whole of rows": rows.full_tensor()}
 
 
 def on_meshes(ctx: Context, *, x: torch.Tensor, orders: Sequence[Sequence[Sequence[int]]]) -> list[Tensors]:

@@ -37,6 +37,8 @@ WRITTEN: Operations = {
         (whole(x, [2, 2]),), numbers(x, 2, 6, 5).double(), accumulate=True
     ),
     "index_fill": lambda x: x.index_fill(1, whole(x, [2, 0]), 5.0),
+    "index_fill with a tensor": lambda x: x.detach().index_fill(0, whole(x, [3, 1]), whole(x, 5.0)),
+    "index_reduce": lambda x: x.detach().index_reduce(1, whole(x, [2, 2, 0]), numbers(x, 4, 3, 5).double() / 9, "amax"),
     "index_add": lambda x: x.index_add(1, whole(x, [2, 0]), numbers(x, 4, 2, 5).double()),
     "index_copy": lambda x: x.index_copy(1, whole(x, [2, 0]), numbers(x, 4, 2, 5).double()),
     "select_scatter": lambda x: x.detach().select_scatter(x.detach().select(1, 0) * 2, 1, 3),
@@ -58,6 +60,7 @@ JOINED: Operations = {
     "split by sizes": lambda x: x.split([1, 4, 1], 1),
     "chunk": lambda x: x.chunk(2, 2),
     "roll": lambda x: x.roll(2, 0),
+    "roll of all": lambda x: x.roll(3),
     "roll of two": lambda x: x.roll((1, -1), (1, 2)),
     "repeat": lambda x: x.repeat(1, 2, 1),
     "repeat along a new dimension": lambda x: x.repeat(2, 1, 1, 1),
