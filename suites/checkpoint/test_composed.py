@@ -97,3 +97,14 @@ def test_a_state_of_two_layers(ranks: Ranks, shard: bool) -> None:
 def test_an_optimizer_with_an_empty_group(ranks: Ranks, whole: bool) -> None:
     for first, second in ranks.run(programs.with_an_empty_group, whole=whole):
         assert_same([second.unpacked()], [first.unpacked()])
+
+
+@pytest.mark.parametrize("pending", [True, False], ids=["between backward and step", "before backward"])
+@pytest.mark.parametrize("kind", programs.KINDS)
+def test_a_state_that_is_asked_for_before_the_first_step(ranks: Ranks, kind: str, pending: bool) -> None:
+    """Parameters, gradients and rates stay; a step with what was pending is that of an optimizer that nobody asked."""
+    for packed in ranks.run(programs.asked_between, kind=kind, pending=pending):
+        before, after, stepped, expected = [one.unpacked() for one in packed]
+        assert_same([after], [before])
+        if pending or kind != "a tensor's rate":  # torch counts a step of its own where it makes AdamW's state
+            assert_same([stepped], [expected])

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import save_on_cpu
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
     CheckpointWrapper,
@@ -17,10 +18,17 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     offload_wrapper,
 )
 from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy, lambda_auto_wrap_policy
-from torch.utils.checkpoint import CheckpointError, CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointError,
+    CheckpointPolicy,
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+    set_checkpoint_early_stop,
+)
 
 from pytest_gpuperf import Context
-from suites.activations.programs.techniques import Block, Forward, Technique
+from suites.activations.programs.techniques import Block, Forward, Technique, under
 
 Apply = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
@@ -54,6 +62,61 @@ def _selective(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     contexts = functools.partial(create_selective_checkpoint_contexts, _keeps_products)
     output: torch.Tensor = checkpoint(block, x, use_reentrant=False, context_fn=contexts)
     return output
+
+
+def _yes_or_no(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """A policy keeps the magnitudes, and not the products."""
+
+    def keeps(ctx: Any, operation: Any, *args: Any, **kwargs: Any) -> bool:
+        return bool(operation is torch.ops.aten.relu.default)
+
+    contexts = functools.partial(create_selective_checkpoint_contexts, keeps)
+    output: torch.Tensor = checkpoint(block, x, use_reentrant=False, context_fn=contexts)
+    return output
+
+
+def _all_policies(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """What is kept is changed in place later, where the policy allows that; each of the other policies is there too."""
+    aten = torch.ops.aten
+    of = {
+        aten.mm.default: CheckpointPolicy.PREFER_SAVE,
+        aten.relu.default: CheckpointPolicy.MUST_RECOMPUTE,
+        aten.mul.Tensor: CheckpointPolicy.MUST_SAVE,
+    }
+
+    def chosen(ctx: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        return of.get(operation, CheckpointPolicy.PREFER_RECOMPUTE)
+
+    def changed(x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = block(x) * 2
+        return made.mul_(3).div_(6)
+
+    contexts = functools.partial(create_selective_checkpoint_contexts, chosen, allow_cache_entry_mutation=True)
+    output: torch.Tensor = checkpoint(changed, x, use_reentrant=False, context_fn=contexts)
+    return output
+
+
+def _without_early_stop(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with set_checkpoint_early_stop(False):
+        return _in_autocast(block, x, use_reentrant=False)
+
+
+def _in_segments(count: int, *, reentrant: bool) -> Technique:
+    """Segments of several blocks are computed again, and the last one is not."""
+
+    def technique(ctx: Context, model: nn.Sequential) -> Forward:
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            parts = min(count, len(model))
+            output: torch.Tensor = checkpoint_sequential(model, parts, x, use_reentrant=reentrant)
+            return output
+
+        return forward
+
+    return technique
+
+
+def _without_pinned_memory(ctx: Context, model: nn.Sequential) -> Forward:
+    return under(save_on_cpu, model)
 
 
 def _in_autocast(block: nn.Module, x: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -223,6 +286,12 @@ def _by_policy(policy: Any) -> Technique:
 WAYS: Mapping[str, Technique] = {
     "selective": _each(_selective),
     "selective, listed": _each(_listed),
+    "selective, by yes or no": _each(_yes_or_no),
+    "selective, by all policies": _each(_all_policies),
+    "in segments": _in_segments(2, reentrant=False),
+    "in segments, reentrant": _in_segments(2, reentrant=True),
+    "without an early stop": _each(_without_early_stop),
+    "offloaded, not pinned": _without_pinned_memory,
     "reentrant": _each(_reentrant),
     "reentrant, of several": _each(_reentrant_of_several),
     "to the end": _each(_to_the_end),

@@ -8,7 +8,7 @@ forward pass is made.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +118,12 @@ class Composition:
         layer: Any = plain.compiled
         rate = 2.0**-seed
         adam = [
-            {"params": [layer.weight, plain.frozen.weight], "lr": rate / 2, "weight_decay": 0.25 * seed},
+            # A rate that is a tensor, as compiled and captured steps need.
+            {
+                "params": [layer.weight, plain.frozen.weight],
+                "lr": torch.tensor(rate / 2, dtype=DTYPE),
+                "weight_decay": 0.25 * seed,
+            },
             {"params": [layer.bias], "lr": rate / 4, "betas": (0.5, 0.5 + rate / 4)},
         ]
         self.optimizers = (
@@ -154,7 +159,7 @@ class Composition:
                 where = f"optimizer {place}, group {number}"
                 for key in ("lr", "weight_decay", "betas", "momentum"):
                     if key in group:
-                        found[f"{where}, {key}"] = torch.tensor(group[key], dtype=DTYPE)
+                        found[f"{where}, {key}"] = torch.as_tensor(group[key], dtype=DTYPE).cpu().clone()
         for name, parameter in self._parameters():
             for optimizer in self.optimizers:
                 for key, value in _levels(optimizer.state.get(parameter, {})):
@@ -256,6 +261,61 @@ def of_submodule(ctx: Context, *, shard: bool) -> tuple[Packed, Packed, Packed]:
         by_module[{"scaled": second.scaled, "frozen": second.frozen}[layer]][own] = value
     set_model_state_dict(second.model, by_module, options=StateDictOptions(strict=False))
     return first.contents(), before, second.contents()
+
+
+KINDS: Mapping[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
+    "without state": lambda parameters: torch.optim.SGD(parameters, lr=0.5),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.5),
+    "state from the beginning": lambda parameters: torch.optim.Adagrad(parameters, lr=0.5, foreach=False),
+    "a tensor's rate": lambda parameters: torch.optim.AdamW(parameters, lr=torch.tensor(0.5), foreach=False),
+}
+
+
+def asked_between(ctx: Context, *, kind: str, pending: bool) -> list[Packed]:
+    """An optimizer's state is asked for before its first step; returns what there is before, after, and after a step.
+
+    The last is what a step without that leaves.
+
+    Args:
+        ctx: the rank's context.
+        kind: a key of ``KINDS``.
+        pending: whether gradients are there already; else they come afterwards.
+    """
+
+    def made() -> tuple[nn.Linear, torch.optim.Optimizer]:
+        layer = nn.Linear(3, 5, dtype=DTYPE)
+        with torch.no_grad():
+            for number, value in enumerate(layer.parameters()):
+                value.copy_(integers(tuple(value.shape), DTYPE, seed=number))
+        layer.to(ctx.device)
+        fully_shard(layer, mesh=ctx.mesh((ctx.world_size,)))
+        return layer, KINDS[kind](layer.parameters())
+
+    def give_gradients(layer: nn.Linear) -> None:
+        for number, value in enumerate(layer.parameters()):
+            assert isinstance(value, DTensor)
+            whole = integers(tuple(value.shape), DTYPE, seed=5 + number).to(ctx.device)
+            value.grad = distribute_tensor(whole, value.device_mesh, value.placements, src_data_rank=None)
+
+    def contents(layer: nn.Linear, optimizer: torch.optim.Optimizer) -> Packed:
+        found = {name: _whole(value) for name, value in layer.named_parameters()}
+        gradients = {name: value.grad for name, value in layer.named_parameters()}
+        found |= {f"{name} gradient": _whole(value) for name, value in gradients.items() if value is not None}
+        rate = torch.as_tensor(optimizer.param_groups[0]["lr"], dtype=DTYPE).cpu().clone()
+        return Packed.of(found | {"rate": rate})
+
+    asked, other = made(), made()
+    for layer, _ in (asked, other):
+        if pending:
+            give_gradients(layer)
+    found = [contents(*asked)]
+    get_optimizer_state_dict(*asked)
+    found.append(contents(*asked))
+    for layer, optimizer in (asked, other):
+        give_gradients(layer)
+        optimizer.step()
+        found.append(contents(layer, optimizer))
+    return found
 
 
 def with_an_empty_group(ctx: Context, *, whole: bool) -> list[Packed]:

@@ -1,0 +1,52 @@
+"""Ranks have their queries' part of a mask of documents, in whatever order the tokens are shared out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributed.tensor.experimental import _attention
+
+from pytest_gpuperf import Ranks
+from suites.context_parallel.programs.masked import Balancer, attended
+from suites.context_parallel.reference import drawn
+from suites.shared.comparison import assert_same
+from suites.shared.references import by_autograd
+from suites.shared.step import Tensors
+
+pytestmark = [
+    pytest.mark.ranks(3),
+    pytest.mark.skipif(not hasattr(_attention, "_PTRRLoadBalancer"), reason="this torch has no such load balancers"),
+]
+LENGTHS = [[96, 288], [240, 144]]
+"""Tokens of each document of two sequences."""
+
+
+@pytest.mark.parametrize("balancer", ["none", "head and tail", "documents", "blocks"])
+def test_a_mask_of_documents(ranks: Ranks, balancer: Balancer) -> None:
+    """Ranks have their queries' part of the mask, whatever order of the tokens they share."""
+    tensors = drawn(batch=2, heads=2, groups=1, tokens=sum(LENGTHS[0]), features=4, dtype=torch.float64, seed=1)
+    document = torch.stack([torch.arange(2).repeat_interleave(torch.tensor(one)) for one in LENGTHS])
+    hidden = ((document[:, :, None] != document[:, None]) | torch.ones(384, 384, dtype=torch.bool).triu(1))[:, None]
+
+    def formula(leaves: Tensors) -> torch.Tensor:
+        scores = leaves["query"] @ leaves["key"].mT / 2
+        return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ leaves["value"]
+
+    expected = by_autograd(formula, {name: tensors[name] for name in ("query", "key", "value")}, tensors["grad"])
+    got = ranks.run(attended, balancer=balancer, lengths=LENGTHS, **tensors)
+    order = torch.cat([of_rank["place"] for of_rank in got], 1)
+    assert torch.equal(order.sort(1).values, torch.arange(384).expand(2, 384)), "a token is nobody's, or of two ranks"
+    assert torch.equal(order[0], torch.arange(384)) == (balancer == "none")
+    assert torch.equal(order[0], order[1]) == (balancer in ("none", "head and tail"))
+    for rank, of_rank in enumerate(got):
+        place = of_rank.pop("place")
+        whole, blocks = of_rank.pop("together"), of_rank.pop("blocks")
+        sequence = torch.arange(2)[:, None, None]
+        seen = ~hidden[:, 0][sequence, place[:, :, None], order[:, None]]
+        full = seen.unflatten(1, (-1, 128)).unflatten(3, (-1, 128)).any(2).any(-1)
+        assert torch.equal(blocks[:, 0].bool(), full), f"rank {rank} has the blocks {blocks}"
+        mine = {
+            name: torch.stack([one[:, places] for one, places in zip(tensor, place, strict=True)])
+            for name, tensor in expected.items()
+        }
+        assert_same([of_rank | {"together": whole}], [mine | {"together": expected["output"]}], atol=1e-11)
