@@ -2,10 +2,10 @@
 
     python benchmarks/pods.py --gpus 2 [--launchers srun PET_] [--pods one each] [--json FILE]
 
-A pod is a host in namespaces of this machine (tests/hosts): it has its own name, address, boot id and /dev/shm. A real
-Slurm, or the variables of Kubeflow's operators, start one process in each pod; they run the same perf tests. The table
-has the figures of each start side by side, and what NCCL's log says: how many nodes it sees, and which transports it
-takes if nothing forces one. Tests of a transport that NCCL does not have there are skipped. Needs root and what
+A pod is a host in namespaces of this machine (tests/hosts): it has its own name, address, boot id, /dev/shm and GPUs.
+A real Slurm, or the variables of Kubeflow's operators, start one process in each pod; they run the same perf tests. The
+table has the figures of each start side by side, and what NCCL's log says: how many nodes it sees, and which transports
+it takes if nothing forces one. Tests of a transport that NCCL does not have there are skipped. Needs root and what
 ``make launchers`` needs. ``--gpus 0`` tries the same on CPUs, with one sample.
 """
 
@@ -95,7 +95,7 @@ def run(launcher: str, pods: str, gpus: int) -> Start:
     title = f"{PODS[pods]}, {LAUNCHERS[launcher]}"
     with tempfile.TemporaryDirectory(prefix="pods", dir="/tmp") as own:
         folder = Path(own)
-        with hosts(count, folder) as made:
+        with hosts(count, folder, gpus=dealt) as made:
             job = Job.on(launcher, made, folder, cpus=cpus, gpus=dealt if gpus else ())
             (folder / "test_own_way.py").write_text(OWN_WAY.format(ranks=ranks))
             env = {key: value for key, value in os.environ.items() if key.startswith(INHERITED)}

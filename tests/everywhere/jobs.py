@@ -87,7 +87,7 @@ class Job:
     cpus: int = 2
     """Of each process, by Slurm."""
     gpus: Sequence[Sequence[int]] = ()
-    """The numbers of the GPUs of each host, equally many; by Slurm and PET_. None without GPUs."""
+    """The numbers of the GPUs that Slurm gives to each host, equally many; none without GPUs."""
 
     @classmethod
     def on(
@@ -146,9 +146,8 @@ class Job:
                 return [self._start(host, {**TOKEN, **own}, [*torchrun, *line, "--", *command]) for host in self.hosts]
             case "PET_":
                 pet = {"PET_NNODES": str(nodes), "PET_MASTER_ADDR": "h1", "PET_MASTER_PORT": "29400"}
-                every = {**TOKEN, **own, **pet}
                 return [
-                    self._start(host, {**every, **self._visible(k), "PET_NODE_RANK": str(k)}, [*line, "--", *command])
+                    self._start(host, {**TOKEN, **own, **pet, "PET_NODE_RANK": str(k)}, [*line, "--", *command])
                     for k, host in enumerate(self.hosts)
                 ]
             case _:
@@ -159,10 +158,6 @@ class Job:
         """Return what a job has left on a host, once it has had time to end."""
         files = host.run("sh", "-c", "ls -d /tmp/gpuperf-ray-* 2> /dev/null || :").stdout.split()
         return [*settled(host, self.before[host.name]), *files]
-
-    def _visible(self, number: int) -> dict[str, str]:
-        """Return the variable by which a host has its GPUs alone."""
-        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus[number]))} if self.gpus else {}
 
     def _start(self, host: Host, env: Mapping[str, str], command: Sequence[str]) -> Process:
         output = self.folder / f"output-{host.name}-{time.monotonic_ns()}"

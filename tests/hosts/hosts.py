@@ -78,6 +78,7 @@ class Host:
         shared: Sequence[Path],
         debian: bool,
         before: Sequence[str] = (),
+        gpus: Sequence[int] | None = None,
     ) -> None:
         self.name = f"h{number}"
         self.address = f"10.77.0.{number}"
@@ -92,6 +93,14 @@ class Host:
         _await_up(self._outer)
         self._init = int(Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children").read_text())
         self._set_up(number, folder / self.name, shared, debian)
+        if gpus is not None:
+            self._hide_gpus_beyond(gpus)
+
+    def _hide_gpus_beyond(self, gpus: Sequence[int]) -> None:
+        """Leaves the host no other GPUs of the machine: their device files cannot be opened, as in a container."""
+        others = [str(file) for file in Path("/dev").glob("nvidia[0-9]*") if int(file.name[6:]) not in gpus]
+        for file in others:
+            self.run("sh", "-ec", f"mount --bind {file} {file}; mount -o remount,bind,nodev {file}", cwd=Path("/"))
 
     def _set_up(self, number: int, own: Path, shared: Sequence[Path], debian: bool) -> None:
         own.mkdir(parents=True)
@@ -276,7 +285,13 @@ class Network:
 
 @contextlib.contextmanager
 def hosts(
-    count: int, folder: Path, *, shared: Sequence[Path] = (), debian: bool = False, fair: bool = False
+    count: int,
+    folder: Path,
+    *,
+    shared: Sequence[Path] = (),
+    debian: bool = False,
+    fair: bool = False,
+    gpus: Sequence[Sequence[int]] = (),
 ) -> Iterator[list[Host]]:
     """Hosts h1, h2 and so on, with the addresses 10.77.0.1, 10.77.0.2 and so on.
 
@@ -286,6 +301,7 @@ def hosts(
         shared: other folders below /tmp that they share; they share what is not below /tmp or /run.
         debian: whether each resolves its own name to 127.0.1.1, as Debian's installer has it.
         fair: whether each has its own share of the cores, as large as any other's.
+        gpus: the numbers of the machine's GPUs that each has; all have all of them without it.
     """
     below_tmp = [path for path in (folder, ROOT, Path(sys.prefix), *shared) if path.is_relative_to("/tmp")]
     every = [path for path in below_tmp if not any(path != one and path.is_relative_to(one) for one in below_tmp)]
@@ -296,7 +312,8 @@ def hosts(
         for number in range(1, count + 1):
             name = f"gpuperf-{os.getpid()}-{next(_numbers)}"
             before = stack.enter_context(shares.share(name, number)) if fair else ()
-            made.append(Host(number, folder / "hosts", network, sorted(set(every)), debian, before))
+            own = gpus[number - 1] if gpus else None
+            made.append(Host(number, folder / "hosts", network, sorted(set(every)), debian, before, own))
             stack.callback(made[-1].close)
         yield made
 

@@ -1,7 +1,7 @@
 """Which library callables a suite names and which options it hands them, read from the suite's source.
 
-A keyword counts for a callable if a call of it holds the keyword, or a positional argument in its place. Programs also
-hand options on: they call with ``**options``, or keep the callable in a variable. Then keywords of all calls of their
+A keyword counts for a callable if a call of it holds the keyword, or a positional argument in its place, with another
+value than the default, as far as the source shows the value. Programs also hand options on: they call with ``**options``, or keep the callable in a variable. Then keywords of all calls of their
 own functions, and string keys of dictionaries, count in that subject.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.suites_options.parts import Part, found, parameters
+from tests.suites_options.parts import Part, defaults, found, parameters
 
 LIBRARIES = ("functools", "torch")
 MADE_BY = {"suites.shared.training.zero_redundancy": "torch.distributed.optim.ZeroRedundancyOptimizer"}
@@ -111,7 +112,11 @@ def _add_call(node: ast.Call, imports: dict[str, str], subject: Subject) -> None
     if target is functools.partial and arguments:
         func, arguments = arguments[0], arguments[1:]
         target = _target(func, imports)
-    keywords = {keyword.arg for keyword in node.keywords if keyword.arg is not None}
+    keywords = {
+        keyword.arg
+        for keyword in node.keywords
+        if keyword.arg is not None and not _is_default(keyword.value, keyword.arg, target)
+    }
     if isinstance(func, ast.Attribute):
         numbers = {f"#{number}" for number, _ in enumerate(arguments, 1)}
         subject.methods.setdefault(func.attr, set()).update(keywords | numbers)
@@ -120,9 +125,18 @@ def _add_call(node: ast.Call, imports: dict[str, str], subject: Subject) -> None
         return
     places = parameters(target)
     plain = [argument for argument in arguments if not isinstance(argument, ast.Starred)]
-    subject.named.setdefault(id(target), set()).update(keywords, places[: len(plain)])
+    placed = {place for place, value in zip(places, plain, strict=False) if not _is_default(value, place, target)}
+    subject.named.setdefault(id(target), set()).update(keywords, placed)
     if any(keyword.arg is None for keyword in node.keywords) or len(plain) < len(arguments):
         subject.handed_on.add(id(target))
+
+
+def _is_default(value: ast.expr, name: str, target: Any) -> bool:
+    """Whether a value in a call is plainly what the callable has if the argument is left out."""
+    default = defaults(target).get(name, inspect.Parameter.empty)
+    if isinstance(value, ast.Constant):
+        return type(value.value) is type(default) and bool(value.value == default)
+    return isinstance(value, ast.Attribute) and value.attr == getattr(default, "name", None)
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -170,6 +170,11 @@ def options(target: Any) -> tuple[str, ...]:
     )
 
 
+def defaults(target: Any) -> dict[str, Any]:
+    """Values of the arguments that a caller leaves out."""
+    return {name: value.default for name, value in _signature(target) if value.default is not value.empty}
+
+
 def _signature(target: Any) -> list[tuple[str, inspect.Parameter]]:
     try:
         return list(inspect.signature(target).parameters.items())
