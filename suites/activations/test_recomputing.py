@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
-from suites.activations.programs.recomputing import WAYS, refused, transparent
+from suites.activations.programs.recomputing import WAYS, refused, sines, transparent
 from suites.activations.programs.techniques import train
 from suites.activations.reference import arguments, assert_blocks, at_step
 from suites.shared.step import each_step
@@ -32,6 +32,13 @@ def test_a_wrapper_is_not_seen(ranks: Ranks) -> None:
     of_layers = ["0.weight", "0.bias", "1.weight", "1.bias"]
     (names,) = ranks.run(transparent)
     assert names == [*(f"0.{name}" for name in of_layers), *of_layers]
+
+
+@pytest.mark.ranks(1)
+def test_only_what_a_policy_saves_is_not_computed_again(ranks: Ranks) -> None:
+    (got,) = ranks.run(sines)
+    assert got == {name: 1 if "_SAVE " in name else 2 for name in got}
+    assert len(got) >= 12, f"got {list(got)}"
 
 
 @pytest.mark.ranks(1)

@@ -40,11 +40,14 @@ def test_collectives(ranks: Ranks, numel: int, root: int, asynchronous: bool, se
             "scatter": pair[root].chunk(2)[place],
             "all_gather": torch.cat(pair),
             "reduce_scatter": summed.chunk(2)[place],
+            "least": torch.minimum(*pair).chunk(2)[place].expand(2, -1),
             "largest": torch.cat([torch.maximum(*pair), -torch.minimum(*pair)]),
         }
         if "all_to_all" in got[rank]:
             of_rank["all_to_all"] = torch.cat([x.chunk(2)[place] for x in pair])
-        expected.append(of_rank | ({"reduce": summed, "gather": torch.cat(pair)} if place == root else {}))
+        if place == root:
+            of_rank |= {"reduce": summed, "greatest": torch.maximum(*pair), "gather": torch.cat(pair)}
+        expected.append(of_rank)
     assert_same(got, expected)
 
 

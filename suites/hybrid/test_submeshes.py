@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 
 from pytest_gpuperf import Ranks
-from suites.hybrid.programs.submeshes import MESHES, SHAPE, seen
+from suites.hybrid.programs.submeshes import MESHES, SHAPE, anew, seen
 from suites.shared.comparison import assert_close
 from suites.shared.inputs import integers
 from suites.shared.sharding import shard
@@ -63,3 +63,9 @@ def test_meshes_of_a_mesh(ranks: Ranks) -> None:
             assert view.sums == sums, f"{where}: sums {view.sums}, expected {sums}"
             assert_close(view.part, part, f"{where}, its part")
             assert_close(view.whole, 2 * x, f"{where}, the whole")
+
+
+@pytest.mark.ranks(2)
+def test_a_backend_that_is_named_has_a_group_of_its_own(ranks: Ranks) -> None:
+    """Otherwise the world's group serves a mesh of all ranks."""
+    assert ranks.run(anew) == [[True, False]] * 2

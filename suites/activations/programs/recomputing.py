@@ -18,6 +18,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     offload_wrapper,
 )
 from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy, lambda_auto_wrap_policy
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import (
     CheckpointError,
     CheckpointPolicy,
@@ -329,6 +330,47 @@ def transparent(ctx: Context) -> list[str]:
     wrapped.load_state_dict({f"0.{name}": value for name, value in other.state_dict().items()})
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in plain.state_dict().items())
     return [*state, *(name for name, _ in wrapper.named_parameters())]
+
+
+class _Counting(TorchDispatchMode):
+    """Counts how often sines are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sines = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.sines += func is torch.ops.aten.sin.default
+        return func(*args, **(kwargs or {}))
+
+
+class _Sines(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * x
+
+
+def sines(ctx: Context) -> dict[str, int]:
+    """How often a layer's sines are computed in forward and backward, by policy and by how the policy is given.
+
+    Backward needs them: without a policy that keeps them they are computed twice.
+    """
+    found = {}
+    layer = _Sines()
+    for policy in CheckpointPolicy:
+        contexts = functools.partial(
+            create_selective_checkpoint_contexts, lambda ctx, operation, *args, chosen=policy, **kwargs: chosen
+        )
+        ways = {
+            "function": functools.partial(checkpoint, layer, use_reentrant=False, context_fn=contexts),
+            "wrapper": checkpoint_wrapper(layer, context_fn=contexts),
+            "wrapper of names": checkpoint_wrapper(layer, CheckpointImpl.NO_REENTRANT, context_fn=contexts),
+        }
+        for way, apply in ways.items():
+            x = torch.ones(3, device=ctx.device, requires_grad=True)
+            with _Counting() as counting:
+                apply(x).sum().backward()
+            found[f"{policy.name} by {way}"] = counting.sines
+    return found
 
 
 def refused(ctx: Context, *, check: str) -> list[bool]:

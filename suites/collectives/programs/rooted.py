@@ -34,7 +34,8 @@ def in_group(ctx: Context, *, xs: list[torch.Tensor], root: int, asynchronous: b
     sent, summed = x.clone(), x.clone()
     both = [torch.empty_like(x) for _ in range(2)]
     gathered = [torch.empty_like(x) for _ in range(2)]
-    half, scattered = torch.empty_like(halves[0]), torch.empty_like(halves[0])
+    half, scattered, least = (torch.empty_like(halves[0]) for _ in range(3))
+    greatest, lower = x.clone(), torch.empty_like(halves[0])
     exchanged = [torch.empty_like(half) for _ in range(2)]
     largest = [x.clone(), -x]
     works = [
@@ -43,7 +44,10 @@ def in_group(ctx: Context, *, xs: list[torch.Tensor], root: int, asynchronous: b
         dist.gather(x, both if mine else None, group_dst=root, **flag),
         dist.scatter(half, halves if mine else None, group_src=root, **flag),
         dist.all_gather(gathered, x, **flag),
-        dist.reduce_scatter(scattered, halves, op=dist.ReduceOp.SUM, **flag),
+        dist.reduce_scatter(scattered, halves, **flag),
+        dist.reduce_scatter(least, halves, op=dist.ReduceOp.MIN, **flag),
+        dist.reduce_scatter_tensor(lower, x, op=dist.ReduceOp.MIN, **flag),
+        dist.reduce(greatest, group_dst=root, op=dist.ReduceOp.MAX, **flag),
     ]
     if ctx.device.type == "cuda":  # gloo exchanges no lists
         works.append(dist.all_to_all(exchanged, halves, **flag))
@@ -62,11 +66,12 @@ def in_group(ctx: Context, *, xs: list[torch.Tensor], root: int, asynchronous: b
         "scatter": half,
         "all_gather": torch.cat(gathered),
         "reduce_scatter": scattered,
+        "least": torch.stack([least, lower]),
         "largest": torch.cat(largest),
     }
     if exchanged:
         found["all_to_all"] = torch.cat(exchanged)
-    return found | ({"reduce": summed, "gather": torch.cat(both)} if mine else {})
+    return found | ({"reduce": summed, "greatest": greatest, "gather": torch.cat(both)} if mine else {})
 
 
 def messages(ctx: Context, *, xs: list[torch.Tensor], asynchronous: bool) -> Tensors:

@@ -85,6 +85,15 @@ def _with_backends(mesh: DeviceMesh) -> DeviceMesh:
     return init_device_mesh(mesh.device_type, SHAPE, mesh_dim_names=AXES, backend_override=override)
 
 
+def anew(ctx: Context) -> list[bool]:
+    """Whether a mesh of all ranks has the world's group: as usual, and with a backend that is named."""
+    found = []
+    for override in ({}, {0: dist.get_backend(ctx.group)}):
+        mesh = init_device_mesh(ctx.device.type, (ctx.world_size,), backend_override=override)
+        found.append(mesh.get_group() is dist.group.WORLD)
+    return found
+
+
 MESHES: Mapping[str, Callable[[DeviceMesh], DeviceMesh]] = {
     "the whole": lambda mesh: mesh,
     "two of three": _two_of_three,
