@@ -1,0 +1,29 @@
+"""FSDP2 keeps parameters whole after forward and after backward as its settings say, or gives them back."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpuperf import Ranks
+from suites.sharded_data_parallel.programs.gathered import SETTINGS, whole
+
+# The root and the layer after forward, then both after backward. By default the root stays whole after forward,
+# because backward needs it at once.
+EXPECTED = {
+    "default": "root after forward",
+    "all resharded": "",
+    "none resharded": "root after forward, layer after forward",
+    "root resharded": "",
+    "all resharded, set later": "",
+    "none resharded, set later": "root after forward, layer after forward",
+    "layer resharded": "root after forward",
+    "none resharded after backward": "root after forward, layer after forward, root after backward, layer after backward",
+    "layer resharded after backward": "root after forward, layer after forward, root after backward",
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_what_is_whole(ranks: Ranks, setting: str) -> None:
+    got = [", ".join(name for name, is_whole in held.items() if is_whole) for held in ranks.run(whole, setting=setting)]
+    assert got == [EXPECTED[setting]] * 2, f"whole: {got}, expected {EXPECTED[setting]!r}"
