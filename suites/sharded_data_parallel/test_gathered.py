@@ -9,16 +9,17 @@ from suites.sharded_data_parallel.programs.gathered import SETTINGS, whole
 
 # The root and the layer after forward, then both after backward. By default the root stays whole after forward,
 # because backward needs it at once.
+BOTH = "root after forward, layer after forward"
 EXPECTED = {
     "default": "root after forward",
     "all resharded": "",
-    "none resharded": "root after forward, layer after forward",
+    "none resharded": BOTH,
     "root resharded": "",
     "all resharded, set later": "",
-    "none resharded, set later": "root after forward, layer after forward",
+    "none resharded, set later": BOTH,
     "layer resharded": "root after forward",
-    "none resharded after backward": "root after forward, layer after forward, root after backward, layer after backward",
-    "layer resharded after backward": "root after forward, layer after forward, root after backward",
+    "none resharded after backward": f"{BOTH}, root after backward, layer after backward",
+    "layer resharded after backward": f"{BOTH}, root after backward",
 }
 
 

@@ -60,6 +60,8 @@ def test_of_two_axes(ranks: Ranks) -> None:
 def _check_table(ranks: Ranks, table: ModuleType, mesh: tuple[int, ...], placements: list[Placement]) -> None:
     size = torch.Size(rearranged.SHAPE)
     x = torch.randperm(size.numel(), generator=torch.Generator().manual_seed(1)).view(size).double() / 60 - 1
+    if ranks.backend == "nccl" and table is rearranged and lacks_rules():
+        pytest.skip(f"DTensors of torch {torch.__version__} index out of bounds, which ends GPUs: 2.13 is needed")
     got = ranks.run(shared, x=x, table=table.__name__, mesh=mesh, placements=placements)
     expected = results(table.OPERATIONS, x)
     for rank, of_rank in enumerate(got):

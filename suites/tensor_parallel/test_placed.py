@@ -67,5 +67,6 @@ def test_whose_numbers_a_plan_splits(ranks: Ranks, source: int | None) -> None:
     for rank in range(2):
         weight = weights[rank if source is None else source]
         cut = {"columns.weight": weight.chunk(2)[rank], "columns.bias": weight[0].chunk(2)[rank]}
-        expected.append(cut | {"rows.weight": weight.chunk(2, 1)[rank], "rows.bias": weight[0]})
+        cut |= {"rows.weight": weight.chunk(2, 1)[rank], "rows.bias": weight[0]}
+        expected.append(cut | {f"inner.{name}": value for name, value in cut.items()})
     assert_same(got, expected, ordered=False)

@@ -82,7 +82,7 @@ ELEMENTWISE: Operations = {
     "gelu": lambda x: functional.gelu(x, approximate="tanh"),
     "silu": lambda x: functional.silu(x),
     "gated": lambda x: functional.glu(x, 1),
-    "another precision": lambda x: x.to(torch.float32) / 3,
+    "another precision": lambda x: x.to(torch.float32) / 4,
     "filled as": lambda x: torch.full_like(x.detach(), 2.0) + x,
     "norms of a list": lambda x: torch.stack(torch._foreach_norm([x, x * 2])),
     "3-norms of a list": lambda x: torch.stack(torch._foreach_norm([x, x * 2], 3)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -107,8 +108,13 @@ def mapped(ctx: Context, *, x: torch.Tensor, weight: torch.Tensor, factor: int) 
     return {"output": _full(output), "number": torch.tensor(number), "x": gradients[0], "weight": gradients[1]}
 
 
+STYLES = {"columns": ColwiseParallel, "rows": RowwiseParallel}
+
+
 def split_as_on(ctx: Context, *, weights: list[torch.Tensor], source: int | None) -> Tensors:
-    """What the rank holds of two layers that a plan splits, whose numbers are other ones on each rank before.
+    """What the rank holds of two layers that a plan splits, and of two like them in a module ``inner``.
+
+    Their numbers are other ones on each rank before.
 
     Args:
         ctx: the rank's context.
@@ -116,11 +122,12 @@ def split_as_on(ctx: Context, *, weights: list[torch.Tensor], source: int | None
         source: the rank that the others get their numbers from; None for each rank's own.
     """
     weight = weights[ctx.rank].to(ctx.device)
-    layers = nn.ModuleDict()
+    block = nn.ModuleDict()
     for name in ("columns", "rows"):
-        layers[name] = nn.Linear(weight.shape[0], weight.shape[1], dtype=weight.dtype, device=ctx.device)
-        layers[name].load_state_dict({"weight": weight, "bias": weight[0]})
-    plan = {"columns": ColwiseParallel(), "rows": RowwiseParallel()}
+        block[name] = nn.Linear(weight.shape[0], weight.shape[1], dtype=weight.dtype, device=ctx.device)
+        block[name].load_state_dict({"weight": weight, "bias": weight[0]})
+    layers = nn.ModuleDict({"inner": copy.deepcopy(block), **block})
+    plan = {f"{path}{name}": style() for path in ("", "inner.") for name, style in STYLES.items()}
     parallelize_module(layers, ctx.mesh((ctx.world_size,)), plan, src_data_rank=source)
     values = dict(layers.named_parameters())
     return {name: value.to_local().detach() for name, value in values.items() if isinstance(value, DTensor)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch.nn import functional
 
@@ -29,6 +31,13 @@ SELECTED: Operations = {
     "upper triangle": lambda x: x.triu(-1),
 }
 
+
+def _largest_by_index(x: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it is in beta on GPUs
+        return x.detach().index_reduce(1, whole(x, [2, 2, 0]), numbers(x, 4, 3, 5).double() / 9, "amax")
+
+
 WRITTEN: Operations = {
     "scatter of a number": lambda x: x.scatter(1, numbers(x, 4, 2, 5) % 2, 3.0),
     "scatter_add": lambda x: x.scatter_add(1, numbers(x, 4, 3, 5) % 6, numbers(x, 4, 3, 5).double()),
@@ -38,7 +47,7 @@ WRITTEN: Operations = {
     ),
     "index_fill": lambda x: x.index_fill(1, whole(x, [2, 0]), 5.0),
     "index_fill with a tensor": lambda x: x.detach().index_fill(0, whole(x, [3, 1]), whole(x, 5.0)),
-    "index_reduce": lambda x: x.detach().index_reduce(1, whole(x, [2, 2, 0]), numbers(x, 4, 3, 5).double() / 9, "amax"),
+    "index_reduce": _largest_by_index,
     "index_add": lambda x: x.index_add(1, whole(x, [2, 0]), numbers(x, 4, 2, 5).double()),
     "index_copy": lambda x: x.index_copy(1, whole(x, [2, 0]), numbers(x, 4, 2, 5).double()),
     "select_scatter": lambda x: x.detach().select_scatter(x.detach().select(1, 0) * 2, 1, 3),
