@@ -16,6 +16,8 @@ ORDERED: Operations = {
     "median of all": lambda x: x.median(),
     "maximum": lambda x: x.max(1).values,
     "place of the minimum": lambda x: x.detach().min(0).indices,
+    "place of the maximum of all": lambda x: x.detach().argmax(),
+    "place of the minimum of all": lambda x: x.detach().argmin(keepdim=True),
     "maximum of all": lambda x: x.max(),
     "stable sort": lambda x: x.sort(stable=True, dim=1).values,
     "places in order": lambda x: x.detach().sort(dim=2, descending=True).indices,
