@@ -1,0 +1,47 @@
+"""What is set for a module alone, or for the modules within it too, if ``fully_shard`` was applied to both."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from pytest_gpuperf import Context
+
+
+def switched_off(ctx: Context, *, method: str, recurse: bool) -> dict[str, list[bool]]:
+    """Which parameters of the outer and the inner module are still gathered, and which of them have gradients.
+
+    Args:
+        ctx: the rank's context.
+        method: the outer module's, which is given ``False``.
+        recurse: whether it is called for the inner module too.
+
+    Returns:
+        For the outer and the inner module, in this order: gathered after forward, gathered after backward, and with a
+        gradient.
+    """
+    replicated = ctx.mesh((ctx.world_size, 1), ("replicate", "shard"))
+    mesh = replicated if method == "set_requires_all_reduce" else ctx.mesh((ctx.world_size,))
+    features = 2 * ctx.world_size
+    inner, last = (nn.Linear(features, features, device=ctx.device) for _ in range(2))
+    outer = nn.Sequential(inner, last)
+    for module in (inner, outer):
+        fully_shard(module, mesh=mesh, reshard_after_forward=True)
+    getattr(outer, method)(False, recurse=recurse)
+    found = {}
+
+    def gathered() -> list[bool]:
+        return [not isinstance(module.weight, DTensor) for module in (last, inner)]
+
+    output: torch.Tensor = outer(torch.ones(1, features, device=ctx.device))
+    found["gathered after forward"] = gathered()
+    output.sum().backward()
+    found["gathered after backward"] = gathered()
+    for module in (inner, outer):
+        cast("FSDPModule", module).reshard()  # a shard has the gradient
+    found["with a gradient"] = [module.weight.grad is not None for module in (last, inner)]
+    return found
