@@ -1,8 +1,9 @@
 """Which library callables a suite names and which options it hands them, read from the suite's source.
 
 A keyword counts for a callable if a call of it holds the keyword, or a positional argument in its place, with another
-value than the default, as far as the source shows the value. Programs also hand options on: they call with ``**options``, or keep the callable in a variable. Then keywords of all calls of their
-own functions, and string keys of dictionaries, count in that subject.
+value than the default, as far as the source shows the value. Programs also hand options on: they call with
+``**options``, or keep the callable in a variable. Then keywords of all calls of their own functions, and string keys of
+dictionaries, count in that subject.
 """
 
 from __future__ import annotations
