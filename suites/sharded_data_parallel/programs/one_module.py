@@ -12,26 +12,29 @@ from torch.distributed.tensor import DTensor
 from pytest_gpuperf import Context
 
 
-def switched_off(ctx: Context, *, method: str, recurse: bool) -> dict[str, list[bool]]:
+def switched(ctx: Context, *, method: str, value: bool, recurse: bool) -> dict[str, list[bool]]:
     """Which parameters of the outer and the inner module are still gathered, and which of them have gradients.
 
     Args:
         ctx: the rank's context.
-        method: the outer module's, which is given ``False``.
+        method: the outer module's.
+        value: what it is given.
         recurse: whether it is called for the inner module too.
 
     Returns:
-        For the outer and the inner module, in this order: gathered after forward, gathered after backward, and with a
-        gradient.
+        For the outer and the inner module, in this order: gathered after forward, gathered after backward, with a
+        gradient, and with one of a parameter that no rank uses.
     """
     replicated = ctx.mesh((ctx.world_size, 1), ("replicate", "shard"))
     mesh = replicated if method == "set_requires_all_reduce" else ctx.mesh((ctx.world_size,))
     features = 2 * ctx.world_size
     inner, last = (nn.Linear(features, features, device=ctx.device) for _ in range(2))
+    for module in (inner, last):
+        module.register_parameter("spare", nn.Parameter(torch.ones(features, device=ctx.device)))
     outer = nn.Sequential(inner, last)
     for module in (inner, outer):
         fully_shard(module, mesh=mesh, reshard_after_forward=True)
-    getattr(outer, method)(False, recurse=recurse)
+    getattr(outer, method)(value, recurse=recurse)
     found = {}
 
     def gathered() -> list[bool]:
@@ -44,4 +47,7 @@ def switched_off(ctx: Context, *, method: str, recurse: bool) -> dict[str, list[
     for module in (inner, outer):
         cast("FSDPModule", module).reshard()  # a shard has the gradient
     found["with a gradient"] = [module.weight.grad is not None for module in (last, inner)]
+    found["with a gradient of what is unused"] = [
+        module.get_parameter("spare").grad is not None for module in (last, inner)
+    ]
     return found
