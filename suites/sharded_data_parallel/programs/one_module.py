@@ -29,8 +29,8 @@ def switched(ctx: Context, *, method: str, value: bool, recurse: bool) -> dict[s
     mesh = replicated if method == "set_requires_all_reduce" else ctx.mesh((ctx.world_size,))
     features = 2 * ctx.world_size
     inner, last = (nn.Linear(features, features, device=ctx.device) for _ in range(2))
-    for module in (inner, last):
-        module.register_parameter("spare", nn.Parameter(torch.ones(features, device=ctx.device)))
+    for layer in (inner, last):
+        layer.register_parameter("spare", nn.Parameter(torch.ones(features, device=ctx.device)))
     outer = nn.Sequential(inner, last)
     for module in (inner, outer):
         fully_shard(module, mesh=mesh, reshard_after_forward=True)
@@ -38,7 +38,7 @@ def switched(ctx: Context, *, method: str, value: bool, recurse: bool) -> dict[s
     found = {}
 
     def gathered() -> list[bool]:
-        return [not isinstance(module.weight, DTensor) for module in (last, inner)]
+        return [not isinstance(layer.weight, DTensor) for layer in (last, inner)]
 
     output: torch.Tensor = outer(torch.ones(1, features, device=ctx.device))
     found["gathered after forward"] = gathered()
@@ -46,8 +46,8 @@ def switched(ctx: Context, *, method: str, value: bool, recurse: bool) -> dict[s
     found["gathered after backward"] = gathered()
     for module in (inner, outer):
         cast("FSDPModule", module).reshard()  # a shard has the gradient
-    found["with a gradient"] = [module.weight.grad is not None for module in (last, inner)]
+    found["with a gradient"] = [layer.weight.grad is not None for layer in (last, inner)]
     found["with a gradient of what is unused"] = [
-        module.get_parameter("spare").grad is not None for module in (last, inner)
+        layer.get_parameter("spare").grad is not None for layer in (last, inner)
     ]
     return found
