@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from pytest_gpuperf import Ranks
-from suites.collectives.programs.differentiable import ROOT, all_forms
+from suites.collectives.programs.differentiable import ROOT, all_forms, other_operations
 from suites.shared.comparison import assert_same
 from suites.shared.inputs import rank_inputs
 from suites.shared.step import Tensors
@@ -23,6 +25,23 @@ def test_results_and_gradients(ranks: Ranks) -> None:
         for tensors in of_rank if rank != ROOT else ():  # what only the root receives is undefined elsewhere
             del tensors["reduce"], tensors["gather"]
     assert_same(got, want, ordered=False)
+
+
+@pytest.mark.ranks(3, device="cpu")
+@pytest.mark.parametrize(("op", "reduced"), [("MAX", torch.amax), ("MIN", torch.amin), ("PRODUCT", torch.prod)])
+def test_results_of_other_operations(ranks: Ranks, op: str, reduced: Callable[..., torch.Tensor]) -> None:
+    xs = rank_inputs(3, shape=(3, 3), dtype=DTYPE, seed=1)
+    whole = reduced(torch.stack(xs), dim=0)
+    assert not any(torch.equal(whole, other) for other in [*xs, torch.stack(xs).sum(0)])
+    got = ranks.run(other_operations, op=op, xs=xs)
+    want = [
+        {"reduce": whole, "all_reduce": whole, "reduce_scatter": row, "input afterwards": x}
+        for row, x in zip(whole, xs, strict=True)
+    ]
+    for rank, of_rank in enumerate(zip(got, want, strict=True)):
+        for tensors in of_rank if rank != ROOT else ():  # what only the root receives is undefined elsewhere
+            del tensors["reduce"]
+    assert_same(got, want)
 
 
 def expected(rank: int, x: torch.Tensor, weight: torch.Tensor) -> Tensors:

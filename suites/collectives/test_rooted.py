@@ -7,7 +7,7 @@ import inspect
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
@@ -28,6 +28,8 @@ def inputs(numel: int, seed: int) -> list[torch.Tensor]:
 
 @pytest.mark.examples(0.2)
 @given(numel=st.integers(1, 9), root=st.integers(0, 1), asynchronous=st.booleans(), seed=seeds)
+@example(numel=3, root=1, asynchronous=True, seed=1)
+@example(numel=3, root=1, asynchronous=False, seed=1)
 def test_collectives(ranks: Ranks, numel: int, root: int, asynchronous: bool, seed: int) -> None:
     xs = inputs(numel, seed)
     got = ranks.run(in_group, xs=xs, root=root, asynchronous=asynchronous)
@@ -53,6 +55,8 @@ def test_collectives(ranks: Ranks, numel: int, root: int, asynchronous: bool, se
 
 @pytest.mark.examples(0.1)
 @given(numel=st.integers(1, 9), asynchronous=st.booleans(), seed=seeds)
+@example(numel=3, asynchronous=True, seed=1)
+@example(numel=3, asynchronous=False, seed=1)
 def test_messages_of_two_tags(ranks: Ranks, numel: int, asynchronous: bool, seed: int) -> None:
     xs = inputs(numel, seed)
     expected = [

@@ -13,6 +13,7 @@ from pytest_gpuperf import Context, Ranks
 from suites.data_parallel.programs.replicas import trajectory_and_buckets
 from suites.data_parallel.programs.settings import (
     SETTINGS,
+    apart_at_first,
     buffers,
     configured,
     converted,
@@ -106,6 +107,17 @@ def test_buffers(ranks: Ranks, argument: str, sync: bool) -> None:
         got = ranks.run(buffers, argument=argument, sync=sync, steps=3, replaced=replaced)
         for rank, (have, want) in enumerate(zip(got, expected, strict=True)):
             assert have == want, f"replaced={replaced}, rank {rank}: buffers after each step {have}, expected {want}"
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("init_sync", [True, False])
+def test_what_differs_at_first(ranks: Ranks, init_sync: bool) -> None:
+    """Rank 0's parameters and buffers are sent to all, or none; gradients of 2 weight x**2 are averaged either way."""
+    weights, calls = ([1, 1], [0, 0]) if init_sync else ([1, 2], [0, 10])
+    mean = sum(2 * weight * (1 + rank) ** 2 for rank, weight in enumerate(weights)) / 2
+    got = ranks.run(apart_at_first, init_sync=init_sync)
+    expected = [[weight, buffer, mean] for weight, buffer in zip(weights, calls, strict=True)]
+    assert got == expected, f"parameter, buffer and gradient of each rank: {got}, not {expected}"
 
 
 @pytest.mark.ranks(4)

@@ -9,6 +9,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
 from pytest_gpuperf import Ranks
 from suites.sharded_data_parallel.programs.extended import ALL, configured, typed_together
+from suites.sharded_data_parallel.programs.one_module import switched
 from suites.sharded_data_parallel.programs.settings import frozen_later, reduced_apart, typed
 from suites.shared.comparison import assert_each, assert_same
 from suites.shared.inputs import integers
@@ -143,3 +144,31 @@ def test_inputs_that_are_not_cast_do_not_fit_the_parameters(ranks: Ranks) -> Non
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=False)
     with pytest.raises(RuntimeError, match="dtype"):
         ranks.run(typed, x=torch.ones(1, 2), weight=torch.ones(2, 2), policy=policy)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("recurse", [False, True])
+@pytest.mark.parametrize(
+    ("method", "changed"),
+    [
+        ("set_reshard_after_forward", "gathered after forward"),
+        ("set_reshard_after_backward", "gathered after backward"),
+        ("set_requires_gradient_sync", "with a gradient"),
+        ("set_requires_all_reduce", "with a gradient"),
+        ("set_reduce_scatter_unused_params", "with a gradient of what is unused"),
+    ],
+)
+def test_one_module_or_those_within_too(ranks: Ranks, method: str, changed: str, recurse: bool) -> None:
+    """Numbers would be the same: what is set for too many modules costs time or memory, for too few as well."""
+    if not hasattr(FSDPModule, method):
+        pytest.skip(f"torch {torch.__version__} has no {method} of FSDPModule")
+    usual = {
+        "gathered after forward": False,
+        "gathered after backward": False,
+        "with a gradient": True,
+        "with a gradient of what is unused": False,
+    }
+    expected = {name: [was != (name == changed), was != (name == changed and recurse)] for name, was in usual.items()}
+    value = method == "set_reduce_scatter_unused_params"  # the others are on at first
+    for rank, got in enumerate(ranks.run(switched, method=method, value=value, recurse=recurse)):
+        assert got == expected, f"rank {rank}, the outer and the inner module: {got}, expected {expected}"

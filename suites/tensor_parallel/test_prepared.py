@@ -36,7 +36,7 @@ FEW = pytest.mark.examples(0.1)
 def test_inputs_by_place_and_by_name(ranks: Ranks, style: str, size: int, seed: int) -> None:
     """Each is given in a layout of its own, and is whole for the module; the output is by rows.
 
-    One style gives the module DTensors and returns a local tensor, the other does the opposite.
+    One style gives the module DTensors and returns a local tensor, the others do the opposite.
     """
     degree = ranks.world_size
     x, other, grad = (integers((degree, degree * size), DTYPE, seed=3 * seed + part) for part in range(3))

@@ -81,3 +81,21 @@ def all_forms(ctx: Context, *, xs: Sequence[torch.Tensor], weights: Sequence[tor
         )
         use("all_to_all_single", x, received)
     return found
+
+
+def other_operations(ctx: Context, *, op: str, xs: Sequence[torch.Tensor]) -> Tensors:
+    """What a rank has of each collective that reduces, by an operation whose gradient torch does not define.
+
+    Args:
+        ctx: the rank's context.
+        op: the name of the operation.
+        xs: a square of each rank, R x R; rows go to the ranks, one to each.
+    """
+    x, chosen = xs[ctx.rank].to(ctx.device), getattr(ReduceOp, op)
+    with without_warnings():
+        return {
+            "reduce": reduce(x, dst=ROOT, op=chosen, group=ctx.group),
+            "all_reduce": all_reduce(x, op=chosen, group=ctx.group),
+            "reduce_scatter": reduce_scatter(torch.empty_like(x[0]), list(x.unbind()), op=chosen, group=ctx.group),
+            "input afterwards": x,
+        }

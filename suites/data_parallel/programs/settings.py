@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_gpuperf import Context
 from suites.shared.problems import Network, Problem, optimizer_for
 from suites.shared.sharding import parameters_on_device
-from suites.shared.step import Step, Tensors
+from suites.shared.step import Step, Tensors, gradient_of
 from suites.shared.training import batches_on_device, problem_step
 
 Wrap = Callable[[Context, Network], DistributedDataParallel]
@@ -240,6 +240,20 @@ def buffers(ctx: Context, *, argument: str, sync: bool, steps: int, replaced: bo
         layer.calls += ctx.rank
         counts.append(float(layer.calls))
     return counts
+
+
+def apart_at_first(ctx: Context, *, init_sync: bool) -> list[float]:
+    """A parameter and a buffer that differ by rank, once they are wrapped, and the parameter's gradient of a step.
+
+    Rank r begins with 1 + r and 10 r.
+    """
+    layer = _Counting(10 * ctx.rank, replaced=False).to(ctx.device)
+    with torch.no_grad():
+        layer.weight.fill_(1 + ctx.rank)
+    module = DistributedDataParallel(layer, init_sync=init_sync)
+    begun = [float(layer.weight), float(layer.calls)]
+    module(torch.full((1,), 1.0 + ctx.rank, dtype=torch.float64, device=ctx.device)).square().sum().backward()
+    return [*begun, float(gradient_of(layer.weight))]
 
 
 def stopped(ctx: Context, *, problem: Problem, lengths: list[int], enable: bool, throw: bool, method: bool) -> int:

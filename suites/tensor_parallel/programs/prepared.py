@@ -48,6 +48,16 @@ def styles() -> dict[str, ParallelStyle | list[ParallelStyle]]:
             ),
             PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(0), use_local_output=True),
         ],
+        "local inputs, then DTensors": [
+            PrepareModuleInput(
+                input_layouts=Shard(0),
+                desired_input_layouts=Replicate(),
+                input_kwarg_layouts={"other": Shard(1)},
+                desired_input_kwarg_layouts={"other": Replicate()},
+                use_local_output=True,
+            ),
+            PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(0), use_local_output=False),
+        ],
         "both at once": PrepareModuleInputOutput(
             input_layouts=Shard(0),
             desired_input_layouts=Replicate(),
