@@ -70,7 +70,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Tests of clusters stay where they are, since they mostly wait, and others can use the cores meanwhile.
     """
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).as_posix().startswith(LONG):
+        tests = Path(__file__).parent
+        if item.path.is_relative_to(tests) and item.path.relative_to(tests).as_posix().startswith(LONG):
             item.add_marker("long")
     items.sort(key=lambda item: item.get_closest_marker("long") is None or "cluster" in item.path.parts)
 

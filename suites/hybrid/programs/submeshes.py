@@ -88,7 +88,8 @@ def _with_backends(mesh: DeviceMesh) -> DeviceMesh:
 def anew(ctx: Context) -> list[bool]:
     """Whether a mesh of all ranks has the world's group: as usual, and with a backend that is named."""
     found = []
-    for override in ({}, {0: dist.get_backend(ctx.group)}):
+    overrides: list[Any] = [{}, {0: dist.get_backend(ctx.group)}]
+    for override in overrides:
         mesh = init_device_mesh(ctx.device.type, (ctx.world_size,), backend_override=override)
         found.append(mesh.get_group() is dist.group.WORLD)
     return found

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from pytest_gpuperf import Context
 
 
-class Network(nn.Module):
+class ScaledLayer(nn.Module):
     """A root with a parameter of its own, and a layer."""
 
     def __init__(self) -> None:
@@ -50,14 +50,14 @@ SETTINGS: Mapping[str, tuple[bool | None, Callable[[FSDPModule, FSDPModule], Non
 def whole(ctx: Context, *, setting: str) -> dict[str, bool]:
     """Whether the root's parameter and the layer's weight are whole after forward, and after backward."""
     given, change = SETTINGS[setting]
-    network = Network().to(ctx.device)
+    network = ScaledLayer().to(ctx.device)
     mesh = ctx.mesh((ctx.world_size,))
     for unit in (network.layer, network):
         fully_shard(unit, mesh=mesh, reshard_after_forward=given)
     assert isinstance(network, FSDPModule)
     assert isinstance(network.layer, FSDPModule)
     change(network, network.layer)
-    found = {}
+    found: dict[str, bool] = {}
     output = network(torch.ones(2, 4, device=ctx.device))
     for moment in ("forward", "backward"):
         if moment == "backward":
