@@ -1,4 +1,4 @@
-"""What GPUs lose if each has a pod of its own: one pod with all GPUs beside pods of one GPU, as launchers start them.
+"""One pod with all GPUs next to pods of one GPU each, as launchers start them: how much slower are the pods of one?
 
     python benchmarks/pods.py --gpus 2 [--launchers srun PET_] [--pods one each] [--json FILE]
 
@@ -86,7 +86,7 @@ def run(launcher: str, pods: str, gpus: int) -> Start:
         gpus: of all pods together; 0 for two ranks on CPUs.
 
     Raises:
-        RuntimeError: pytest did not run to its end.
+        RuntimeError: a test failed, or none ran.
     """
     ranks = gpus or 2
     count = 1 if pods == "one" else ranks
@@ -113,11 +113,10 @@ def run(launcher: str, pods: str, gpus: int) -> Start:
             statuses = [one.status(TIMEOUT) for one in started]
             seconds = time.monotonic() - began
             print(f"--- {title}\n{started[0].text}", flush=True)
-            if any(statuses) and statuses[0] != 1:  # 1: a reference had expected more
-                raise RuntimeError(f"{title}: pytest did not run to its end: statuses {statuses}")
+            if any(statuses):
+                raise RuntimeError(f"{title}: tests failed, or did not run: statuses {statuses}")
         found = figures(json.loads((folder / "results.json").read_text()))
-        way = folder / "own_way.json"
-        transports, nodes = json.loads(way.read_text()) if way.exists() else ("", "")
+        transports, nodes = json.loads((folder / "own_way.json").read_text())
     return Start(title, seconds, {"NCCL takes": transports, "nodes that NCCL sees": nodes, **found})
 
 

@@ -36,7 +36,7 @@ def difference(machines: Mapping[str, Machine]) -> str | None:
 
 
 def shared_gpu(machines: Mapping[str, Machine]) -> str | None:
-    """Return which nodes have the same GPU, and which one; None if each has GPUs of its own.
+    """Return which nodes have the same GPU, and which GPU; None if no GPU is on two nodes.
 
     NCCL looks for a GPU with two ranks on one host only. Between hosts it runs, at a fraction of the speed.
 

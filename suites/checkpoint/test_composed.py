@@ -106,5 +106,5 @@ def test_a_state_that_is_asked_for_before_the_first_step(ranks: Ranks, kind: str
     for packed in ranks.run(programs.asked_between, kind=kind, pending=pending):
         before, after, stepped, expected = [one.unpacked() for one in packed]
         assert_same([after], [before])
-        if pending or kind != "a tensor's rate":  # torch counts a step of its own where it makes AdamW's state
+        if pending or kind != "a tensor's rate":  # torch counts one step more when it makes AdamW's state
             assert_same([stepped], [expected])

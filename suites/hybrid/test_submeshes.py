@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 
 from pytest_gpuperf import Ranks
-from suites.hybrid.programs.submeshes import MESHES, SHAPE, anew, seen
+from suites.hybrid.programs.submeshes import MESHES, SHAPE, find_shared_groups, seen
 from suites.shared.comparison import assert_close
 from suites.shared.inputs import integers
 from suites.shared.sharding import shard
@@ -66,6 +66,6 @@ def test_meshes_of_a_mesh(ranks: Ranks) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_a_backend_that_is_named_has_a_group_of_its_own(ranks: Ranks) -> None:
-    """Otherwise the world's group serves a mesh of all ranks."""
-    assert ranks.run(anew) == [[True, False]] * 2
+def test_a_named_backend_has_another_group_than_the_world(ranks: Ranks) -> None:
+    """Without one, a mesh of all ranks uses the world's group."""
+    assert ranks.run(find_shared_groups) == [[True, False]] * 2

@@ -169,6 +169,5 @@ def test_one_module_or_those_within_too(ranks: Ranks, method: str, changed: str,
         "with a gradient of what is unused": False,
     }
     expected = {name: [was != (name == changed), was != (name == changed and recurse)] for name, was in usual.items()}
-    value = method == "set_reduce_scatter_unused_params"  # the others are on at first
-    for rank, got in enumerate(ranks.run(switched, method=method, value=value, recurse=recurse)):
+    for rank, got in enumerate(ranks.run(switched, method=method, recurse=recurse)):
         assert got == expected, f"rank {rank}, the outer and the inner module: {got}, expected {expected}"

@@ -66,7 +66,8 @@ def _check_table(ranks: Ranks, table: ModuleType, mesh: tuple[int, ...], placeme
     expected = results(table.OPERATIONS, x)
     for rank, of_rank in enumerate(got):
         missing = sorted(set(expected) - set(of_rank))
-        assert lacks_rules() or not missing, f"rank {rank} has no {missing[0]}"
+        # Older torch refuses some; most of them must be there.
+        assert len(missing) <= (len(expected) // 2 if lacks_rules() else 0), f"rank {rank} has no {missing}"
     for name, value in expected.items():
         told = [of_rank[name].cpu() for of_rank in got if name in of_rank]
         assert_each(told, [value] * len(told), name, rtol=ROUNDING, atol=ROUNDING)

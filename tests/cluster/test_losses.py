@@ -18,7 +18,8 @@ from pytest_gpuperf.features.cluster import connection
 from pytest_gpuperf.features.cluster import leasing as leasing_module
 from pytest_gpuperf.features.cluster import member as member_module
 from pytest_gpuperf.features.cluster import watching as watching_module
-from pytest_gpuperf.features.cluster.cluster import Cluster, _require_reserved_gpus
+from pytest_gpuperf.features.cluster.admission import require_reserved_gpus
+from pytest_gpuperf.features.cluster.cluster import Cluster
 from pytest_gpuperf.features.cluster.connection import Connection
 from pytest_gpuperf.features.cluster.failures import ClusterError, NodeLostError
 from pytest_gpuperf.features.cluster.leasing import ClusterLeasing
@@ -302,9 +303,9 @@ def test_another_node_in_place_of_a_lost_one_is_asked_what_it_has(monkeypatch: p
 def test_a_node_whose_process_sees_other_gpus_than_ray_reserved_is_refused(slots: int) -> None:
     right, wrong = member("gpu-a", [0, 1]), member("gpu-b", [0, 1])
     wrong.slots = slots
-    _require_reserved_gpus([right])
+    require_reserved_gpus([right])
     with pytest.raises(ClusterError) as caught:
-        _require_reserved_gpus([right, wrong])
+        require_reserved_gpus([right, wrong])
     assert str(caught.value) == (
         f"node gpu-b: Ray has reserved {slots} GPUs for the run, and the run's process there sees 2. Start Ray's "
         "daemon with as many as there are (`ray start --num-gpus`), and without "

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.features.cluster.cluster import _require_same_software, _unusable
+from pytest_gpuperf.features.cluster.admission import require_reachable, require_same_software
+from pytest_gpuperf.features.cluster.cluster import _unusable
 from pytest_gpuperf.features.cluster.connection import _refusal
 from pytest_gpuperf.features.cluster.failures import ClusterError
 from pytest_gpuperf.features.cluster.member import Member
 from pytest_gpuperf.features.cluster.node_host import NodeHost, fabric, importable
-from pytest_gpuperf.features.cluster.reservation import RayNode, Reservation, require_reachable, reservation
+from pytest_gpuperf.features.cluster.reservation import RayNode, Reservation, reservation
 from pytest_gpuperf.features.cluster.wire import NodeFacts, endings_received, endings_sent, received, sent, size_of
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.nodes import as_one, difference
@@ -88,11 +89,11 @@ def member(name: str, **software: str) -> Member:
 
 
 def test_nodes_with_other_versions_are_refused_by_name() -> None:
-    _require_same_software([member("a", python="3.11.7", torch="2.13.0"), member("b", python="3.11.7", torch="2.13.0")])
+    require_same_software([member("a", python="3.11.7", torch="2.13.0"), member("b", python="3.11.7", torch="2.13.0")])
     with pytest.raises(ClusterError, match=r"^node b has torch 2\.12\.0, and node a has 2\.13\.0: what one pickles"):
-        _require_same_software([member("a", torch="2.13.0"), member("b", torch="2.12.0")])
+        require_same_software([member("a", torch="2.13.0"), member("b", torch="2.12.0")])
     with pytest.raises(ClusterError, match=r"^node b has torch \(none\), and node a has 2\.13\.0"):
-        _require_same_software([member("a", torch="2.13.0"), member("b", torch="")])
+        require_same_software([member("a", torch="2.13.0"), member("b", torch="")])
 
 
 def test_a_node_that_cannot_import_the_package_is_told_what_to_install() -> None:

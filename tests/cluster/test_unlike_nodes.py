@@ -59,8 +59,8 @@ def test_nodes_with_the_same_gpu_are_refused(two_nodes_with_gpus: Raylets, tmp_p
     run = run_on(two_nodes_with_gpus, tmp_path, "shared=True", "--allow-unlike-nodes")
     assert run.result.ret == pytest.ExitCode.USAGE_ERROR
     assert re.search(
-        r"nodes gpu-a and gpu-b have the same GPU GPU-\S+-of-all: give each node GPUs of its own, by its container's "
-        "devices, or by CUDA_VISIBLE_DEVICES before Ray starts there",
+        r"nodes gpu-a and gpu-b have the same GPU GPU-\S+-of-all: hide the other nodes' GPUs from each node, by its "
+        "container's devices, or by CUDA_VISIBLE_DEVICES before Ray starts there",
         run.text,
     )
     assert not run.outcomes

@@ -85,7 +85,7 @@ class Job:
     before: dict[str, dict[int, str]] = field(default_factory=dict)
     """The processes of each host that are no job's."""
     cpus: int = 2
-    """Of each process, by Slurm."""
+    """Cores that Slurm gives to each process."""
     gpus: Sequence[Sequence[int]] = ()
     """The numbers of the GPUs that Slurm gives to each host, equally many; none without GPUs."""
 

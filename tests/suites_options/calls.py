@@ -33,8 +33,8 @@ class Subject:
     """The ``id`` of each callable that gets options from elsewhere."""
     loose: set[str] = field(default_factory=set)
     """Keywords of calls of the suite's own functions, and keys of its dictionaries."""
-    methods: dict[str, set[str]] = field(default_factory=dict)
-    """Keywords of the calls of each name behind a dot; ``#1`` is the first positional argument."""
+    methods: dict[str, dict[str, list[ast.expr]]] = field(default_factory=dict)
+    """Values by keyword in the calls of each name behind a dot; ``#1`` is the first positional argument."""
     attributes: set[str] = field(default_factory=set)
     """All names behind a dot: methods, and operators such as ``torch.ops.symm_mem.one_shot_all_reduce``."""
 
@@ -54,9 +54,13 @@ class Subject:
         used = self.attributes | self.texts if part.target is None else self.attributes
         if part.attribute not in used or (part.owner is not None and id(part.owner) not in self.named):
             return None
-        given = self.methods.get(part.attribute, set())
         places = [place for place in parameters(part.target) if place not in ("self", "cls")]
-        return given | {place for number, place in enumerate(places, 1) if f"#{number}" in given}
+        names = {f"#{number}": place for number, place in enumerate(places, 1)}
+        return {
+            names.get(keyword, keyword)
+            for keyword, values in self.methods.get(part.attribute, {}).items()
+            if not all(_is_default(value, names.get(keyword, keyword), part.target) for value in values)
+        }
 
 
 def subjects(suites: Path) -> dict[str, Subject]:
@@ -119,8 +123,10 @@ def _add_call(node: ast.Call, imports: dict[str, str], subject: Subject) -> None
         if keyword.arg is not None and not _is_default(keyword.value, keyword.arg, target)
     }
     if isinstance(func, ast.Attribute):
-        numbers = {f"#{number}" for number, _ in enumerate(arguments, 1)}
-        subject.methods.setdefault(func.attr, set()).update(keywords | numbers)
+        values = [(f"#{number}", value) for number, value in enumerate(arguments, 1)]
+        values += [(keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg is not None]
+        for name, value in values:
+            subject.methods.setdefault(func.attr, {}).setdefault(name, []).append(value)
     if target is None or not callable(target):
         subject.loose.update(keywords)
         return

@@ -80,14 +80,28 @@ def test_options_of_a_callable(source: str, expected: set[str] | None) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("all_reduce(x, op=torch.distributed.ReduceOp.SUM, async_op=False)", {"tensor"}),
+        ("all_reduce(x, torch.distributed.ReduceOp.SUM, None, True)", {"tensor", "async_op"}),
+        ("all_reduce(x, op=torch.distributed.ReduceOp.MAX)", {"tensor", "op"}),
+        ("all_reduce(x, op=chosen, async_op=0)", {"tensor", "op", "async_op"}),
+    ],
+)
+def test_a_value_that_is_the_default_does_not_count(call: str, expected: set[str]) -> None:
+    name = "torch.distributed.all_reduce"
+    assert read_source(f"import torch\ntorch.distributed.{call}").options(Part(name, found(name), ())) == expected
+
+
 def test_options_of_a_method_and_of_an_operator() -> None:
     name = "torch.distributed.fsdp.FSDPModule.set_requires_all_reduce"
     method = Part(name, found(name), ("recurse",), "set_requires_all_reduce")
     assert read_source("m.set_requires_all_reduce(True, recurse=False)").options(method) == {
-        "#1",
         "recurse",
         "requires_all_reduce",
     }
+    assert read_source("m.set_requires_all_reduce(True, recurse=True)").options(method) == {"requires_all_reduce"}
     assert read_source("m.set_requires_gradient_sync(True)").options(method) is None
     operator = Part("torch.ops.symm_mem.one_shot", None, (), "one_shot")
     assert read_source("getattr(torch.ops.symm_mem, 'one_shot')").options(operator) is not None

@@ -17,6 +17,7 @@ from ray.util import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from pytest_gpuperf.features.cluster import token
+from pytest_gpuperf.features.cluster.admission import require_alike, require_reachable
 from pytest_gpuperf.features.cluster.connection import Connection
 from pytest_gpuperf.features.cluster.failures import ClusterError, NodeLostError
 from pytest_gpuperf.features.cluster.keeping import KeptOnMembers
@@ -25,11 +26,11 @@ from pytest_gpuperf.features.cluster.lending import Lent, LentNode
 from pytest_gpuperf.features.cluster.member import Member, long_results
 from pytest_gpuperf.features.cluster.node_host import RAY_LEAVES_CHILDREN, NodeHost
 from pytest_gpuperf.features.cluster.remote_ranks import RemoteRanks
-from pytest_gpuperf.features.cluster.reservation import Reservation, require_reachable, reservation
+from pytest_gpuperf.features.cluster.reservation import Reservation, reservation
 from pytest_gpuperf.features.cluster.watching import ClusterWatch
 from pytest_gpuperf.features.cluster.wire import NodeFacts, Up, sent, size_of
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.nodes import as_one, difference, shared_gpu
+from pytest_gpuperf.hardware.nodes import as_one
 from pytest_gpuperf.hardware.site import Site, joined
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.channel import LARGE, Parcel
@@ -373,17 +374,7 @@ class Cluster:
         self._require_alike()
 
     def _require_alike(self) -> None:
-        require_reachable({member.name: member.address for member in self.members})
-        _require_same_software(self.members)
-        if self._reserved.gpus:
-            _require_reserved_gpus(self.members)
-            if (found := shared_gpu(self._machines)) is not None:
-                raise ClusterError(
-                    f"{found}: give each node GPUs of its own, by its container's devices, or by CUDA_VISIBLE_DEVICES "
-                    "before Ray starts there"
-                )
-        if self._reserved.gpus and not self._unlike and (found := difference(self._machines)) is not None:
-            raise ClusterError(f"{found}: take such a node out of the cluster, or pass --allow-unlike-nodes")
+        require_alike(self.members, self._machines, gpus=self._reserved.gpus, unlike=self._unlike)
 
     def _host(self, bundle: int) -> tuple[Any, Any, Any]:
         """Start an actor on a bundle; return the future of its node, the actor, and the future of the node's facts."""
@@ -483,29 +474,6 @@ def _require_none_lost(names: Sequence[str]) -> None:
             f"node {', '.join(names)} is gone: it was in the cluster when this run began, and Ray's daemon on it has "
             "ended, or it is cut off. Run the tests again on the nodes that are left"
         )
-
-
-def _require_same_software(members: Sequence[Member]) -> None:
-    first = members[0]
-    for member in members[1:]:
-        for name, version in first.facts.software.items():
-            other = member.facts.software.get(name, "")
-            if other != version:
-                raise ClusterError(
-                    f"node {member.name} has {name} {other or '(none)'}, and node {first.name} has "
-                    f"{version or '(none)'}: what one pickles the other must read, so install the same on all nodes"
-                )
-
-
-def _require_reserved_gpus(members: Sequence[Member]) -> None:
-    for member in members:
-        seen = len(member.facts.machine.gpu_uuids)
-        if seen != member.slots:
-            raise ClusterError(
-                f"node {member.name}: Ray has reserved {member.slots} GPUs for the run, and the run's process there "
-                f"sees {seen}. Start Ray's daemon with as many as there are (`ray start --num-gpus`), and without "
-                "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
-            )
 
 
 def _unusable(error: BaseException) -> str:

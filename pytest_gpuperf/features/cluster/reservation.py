@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -64,25 +63,6 @@ def reservation(nodes: Sequence[RayNode], gpus: int | None) -> Reservation:
             bundles.append({"GPU": float(min(count, wanted))})
             wanted -= count
     return Reservation(tuple(bundles), gpus=True)
-
-
-def require_reachable(addresses: Mapping[str, str]) -> None:
-    """Refuses nodes that have an address of loopback if others have another one.
-
-    Args:
-        addresses: of the nodes, by their names.
-
-    Raises:
-        ClusterError: other nodes do not reach one of them; says which, and how it is started right.
-    """
-    inside = {name: address for name, address in addresses.items() if ipaddress.ip_address(address).is_loopback}
-    if 0 < len(inside) < len(addresses):
-        name, address = next(iter(inside.items()))
-        raise ClusterError(
-            f"node {name} is in the cluster as {address}, which is its own loopback, so other nodes do not reach it: "
-            "its /etc/hosts gives that for its host name. Stop Ray there, and start it with `ray start "
-            "--node-ip-address=ADDRESS`, its address in the nodes' network"
-        )
 
 
 def _listed(nodes: Sequence[RayNode]) -> str:

@@ -40,7 +40,7 @@ def trained(
 ) -> list[torch.Tensor]:
     """The rank's parameters after each step of SGD with the rate 1 and momentum, in one tensor.
 
-    The first number is a parameter of its own, which the optimizer begins with; the others join it as a group.
+    The first number is one parameter, which the optimizer begins with. The other numbers are added later, as a group.
 
     Args:
         ctx: the rank's context.

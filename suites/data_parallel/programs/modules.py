@@ -22,7 +22,7 @@ DTYPES: dict[str, torch.dtype] = {
     "single": torch.float32,
     "complex": torch.complex128,
 }
-"""Of parameters whose gradients are given; ``scale`` has no dimension."""
+"""The dtypes of the parameters whose gradients are given; ``scale`` has no dimension."""
 
 
 class Unlike(nn.Module):

@@ -79,14 +79,14 @@ def _of_groups(mesh: DeviceMesh) -> DeviceMesh:
 
 
 def _with_backends(mesh: DeviceMesh) -> DeviceMesh:
-    """The same mesh anew, with groups of a backend that is named."""
+    """Makes the mesh a second time, with groups of a named backend."""
     name = dist.get_backend(mesh.get_group("b"))
     override: Any = {"b": name, 2: name}
     return init_device_mesh(mesh.device_type, SHAPE, mesh_dim_names=AXES, backend_override=override)
 
 
-def anew(ctx: Context) -> list[bool]:
-    """Whether a mesh of all ranks has the world's group: as usual, and with a backend that is named."""
+def find_shared_groups(ctx: Context) -> list[bool]:
+    """Return whether a mesh of all ranks uses the world's group: without a named backend, and with one."""
     found = []
     overrides: list[Any] = [{}, {0: dist.get_backend(ctx.group)}]
     for override in overrides:

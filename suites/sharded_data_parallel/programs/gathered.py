@@ -38,11 +38,6 @@ SETTINGS: Mapping[str, tuple[bool | None, Callable[[FSDPModule, FSDPModule], Non
     "all resharded, set later": (False, lambda root, layer: root.set_reshard_after_forward(True)),
     "none resharded, set later": (True, lambda root, layer: root.set_reshard_after_forward(False)),
     "layer resharded": (False, lambda root, layer: layer.set_reshard_after_forward(True)),
-    "none resharded after backward": (False, lambda root, layer: root.set_reshard_after_backward(False)),
-    "layer resharded after backward": (
-        False,
-        lambda root, layer: root.set_reshard_after_backward(False, recurse=False),
-    ),
 }
 """What ``fully_shard`` is given as ``reshard_after_forward``, and what is set afterwards."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import torch
@@ -11,14 +12,24 @@ from torch.distributed.tensor import DTensor
 
 from pytest_gpuperf import Context
 
+SETTERS: Mapping[str, Callable[[FSDPModule, bool], None]] = {
+    "set_reshard_after_forward": lambda outer, recurse: outer.set_reshard_after_forward(False, recurse=recurse),
+    "set_reshard_after_backward": lambda outer, recurse: outer.set_reshard_after_backward(False, recurse=recurse),
+    "set_requires_gradient_sync": lambda outer, recurse: outer.set_requires_gradient_sync(False, recurse=recurse),
+    "set_requires_all_reduce": lambda outer, recurse: outer.set_requires_all_reduce(False, recurse=recurse),
+    "set_reduce_scatter_unused_params": lambda outer, recurse: outer.set_reduce_scatter_unused_params(
+        True, recurse=recurse
+    ),
+}
+"""Each calls a method of the outer module, with the value that it does not have at first."""
 
-def switched(ctx: Context, *, method: str, value: bool, recurse: bool) -> dict[str, list[bool]]:
+
+def switched(ctx: Context, *, method: str, recurse: bool) -> dict[str, list[bool]]:
     """Which parameters of the outer and the inner module are still gathered, and which of them have gradients.
 
     Args:
         ctx: the rank's context.
-        method: the outer module's.
-        value: what it is given.
+        method: a key of ``SETTERS``.
         recurse: whether it is called for the inner module too.
 
     Returns:
@@ -34,7 +45,7 @@ def switched(ctx: Context, *, method: str, value: bool, recurse: bool) -> dict[s
     outer = nn.Sequential(inner, last)
     for module in (inner, outer):
         fully_shard(module, mesh=mesh, reshard_after_forward=True)
-    getattr(outer, method)(value, recurse=recurse)
+    SETTERS[method](cast("FSDPModule", outer), recurse)
     found = {}
 
     def gathered() -> list[bool]:

@@ -30,12 +30,17 @@ OPERATIONS: dict[str, Operation] = {
     "softmax": lambda x, dim: x.softmax(dim),
     "log of softmax": lambda x, dim: x.log_softmax(dim),
     "log of exponentials": lambda x, dim: x.logsumexp(dim),
+    "sorted": lambda x, dim: _scattering(x).sort(dim).values,
+    "largest two": lambda x, dim: _scattering(x).topk(2, dim).values,
     "layer norm": lambda x, dim: torch.nn.functional.layer_norm(x, x.shape[1:]) * (1 + dim),
 }
 if torch.__version__ >= "2.12":  # compared as a version; before, DTensor cannot flip, as this one's gradient does
     OPERATIONS |= {"running sum": lambda x, dim: x.cumsum(dim)}
-if torch.__version__ >= "2.13":  # before, DTensor cannot scatter, as these ones' gradients do
-    OPERATIONS |= {"sorted": lambda x, dim: x.sort(dim).values, "largest two": lambda x, dim: x.topk(2, dim).values}
+
+
+def _scattering(x: torch.Tensor) -> torch.Tensor:
+    """A tensor whose gradient is scattered, which DTensor cannot do before 2.13: there it has none."""
+    return x if torch.__version__ >= "2.13" else x.detach()  # compared as a version
 
 
 def applied(operation: Operation, x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor | None]:
