@@ -197,8 +197,19 @@ def test_a_copy_that_leaves_out_a_word_is_found() -> None:
 def test_a_step_that_has_begun_is_finished() -> None:
     clock = iter([10.0, 10.4, 10.9, 11.2, 99.0])
     taken: list[int] = []
-    assert cores.repeated_for(lambda: taken.append(1), 1.0, lambda: next(clock)) == [10.0, 10.4, 10.9, 11.2]
+    assert cores.repeated_for(lambda: taken.append(1), 1.0, [], 1, lambda: next(clock)) == [10.0, 10.4, 10.9, 11.2]
     assert len(taken) == 3
+
+
+def test_a_core_goes_on_until_the_last_one_has_had_its_time() -> None:
+    clock, begun = iter([10.0, 11.5, 12.0, 12.4, 13.2, 99.0]), [9.0]
+
+    def step() -> None:
+        if len(begun) == 2:
+            begun.append(12.1)  # the host held the third core up
+
+    times = cores.repeated_for(step, 1.0, begun, 3, lambda: next(clock))
+    assert times == [10.0, 11.5, 12.0, 12.4, 13.2]
 
 
 def test_of_timed_chases_the_first_one_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

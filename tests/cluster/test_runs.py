@@ -106,10 +106,11 @@ def losses(losses_folder: Path) -> Iterator[WholeRun]:
         def add() -> None:
             await_file(folder / "add")
             cluster.add("gpu-c")
+            (folder / "added").touch()
 
         adding = threading.Thread(target=add)
         adding.start()
-        yield run_pytest(folder, "--cluster", cluster.address, "-o", "gpuperf_node_timeout=8", timeout=SLOW)
+        yield run_pytest(folder, "--cluster", cluster.address, "-o", "gpuperf_node_timeout=15", timeout=SLOW)
         adding.join()
         (stopped,) = [int((folder / name).read_text()) for name in ("stopped",)]
         os.kill(stopped, signal.SIGKILL)
@@ -139,7 +140,7 @@ def test_a_lost_node_fails_its_test_alone(losses: WholeRun) -> None:
         ("test_node_is_killed[4ranks]", r"node gpu-a has ranks 0, 1; node gpu-b has ranks 2, 3"),
         (
             "test_node_is_stopped[2ranks]",
-            r"RankDied: rank 1 of 2 \(node gpu-c, gloo\) in \S+ was lost: node gpu-c did not answer within 8 s: it is "
+            r"RankDied: rank 1 of 2 \(node gpu-c, gloo\) in \S+ was lost: node gpu-c did not answer within 15 s: it is "
             r"stopped, cut off or overloaded",
         ),
     ],

@@ -86,12 +86,13 @@ def at_once(cores: Sequence[int], prepare: Callable[[int], Task], *, seconds: fl
     Args:
         cores: The cores.
         prepare: Called on each core, before any of them begins; returns the core's task.
-        seconds: How long each core repeats it.
+        seconds: How long all of them repeat it together. A core that the host holds up begins late; others go on.
 
     Returns:
         For each core, when it began and when each of its steps ended.
     """
     gate = threading.Barrier(len(cores))
+    begun: list[float] = []
 
     def repeat(core: int) -> list[float]:
         try:
@@ -101,17 +102,35 @@ def at_once(cores: Sequence[int], prepare: Callable[[int], Task], *, seconds: fl
             gate.abort()
             raise
         gate.wait()
-        times = repeated_for(task.step, seconds)
+        times = repeated_for(task.step, seconds, begun, len(cores))
         task.verify(len(times))
         return times
 
     return on_cores(cores, repeat)
 
 
-def repeated_for(step: Callable[[], None], seconds: float, now: Callable[[], float] = time.perf_counter) -> list[float]:
-    """Repeat a step for so long, and return when the first one began and when each of them ended."""
+def repeated_for(
+    step: Callable[[], None],
+    seconds: float,
+    begun: list[float],
+    cores: int,
+    now: Callable[[], float] = time.perf_counter,
+) -> list[float]:
+    """Repeat a step until so many cores have done so together for this long.
+
+    Args:
+        step: What is repeated; a step that has begun is finished.
+        seconds: How long.
+        begun: When each core began; this one adds itself.
+        cores: How many cores there are.
+        now: The clock.
+
+    Returns:
+        When the first step began and when each of them ended.
+    """
     times = [now()]
-    while times[-1] < times[0] + seconds:
+    begun.append(times[0])
+    while len(begun) < cores or times[-1] < max(begun) + seconds:
         step()
         times.append(now())
     return times
