@@ -7,8 +7,11 @@ import torch
 
 from pytest_gpuperf import Ranks
 from suites.collectives.programs import coalescing
-from suites.collectives.programs.coalescing import wrong_parts
+from suites.collectives.programs.coalescing import in_part_of_the_world, wrong_parts
 from suites.collectives.reference import Collective, NeverRight
+from suites.shared.comparison import assert_same
+from suites.shared.inputs import rank_inputs
+from suites.shared.step import Tensors
 from suites.shared.traffic import messages_of
 
 # Tensors, elements of all of them together, dtype, and operation. The last tensor is smaller than the others.
@@ -54,6 +57,22 @@ def test_so_many_calls_are_made(ranks: Ranks, way: str) -> None:
     for rank, messages in enumerate(ranks.run(messages_of, getattr(coalescing, way), collective=case, count=7)):
         assert len(messages) == CALLS[way], f"rank {rank}: {messages}"
         assert sum(nbytes for _, nbytes in messages) == 7 * 5 * 4, f"rank {rank}: {messages}"
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["awaited", "asynchronous"])
+def test_each_kind_in_part_of_the_world(ranks: Ranks, asynchronous: bool) -> None:
+    xs = rank_inputs(4, shape=(16,), dtype=torch.float64, seed=9)
+    expected: list[Tensors] = []
+    for rank in range(4):
+        found: Tensors = {}
+        for place, part in enumerate((slice(4), slice(4, 16))):
+            pair = [xs[rank % 2][part], xs[rank % 2 + 2][part]]
+            found[f"reduced, {place + 1}"] = torch.minimum(*pair)
+            found[f"gathered, {place + 1}"] = torch.cat(pair)
+            found[f"scattered, {place + 1}"] = torch.maximum(*pair).chunk(2)[rank // 2]
+        expected.append(found)
+    assert_same(ranks.run(in_part_of_the_world, xs=xs, asynchronous=asynchronous), expected, ordered=False)
 
 
 @pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_gpuperf import Ranks
-from suites.collectives.programs.differentiable import ROOT, all_forms, other_operations
+from suites.collectives.programs.differentiable import ROOT, all_forms, in_pairs, other_operations
 from suites.shared.comparison import assert_same
 from suites.shared.inputs import rank_inputs
 from suites.shared.step import Tensors
@@ -42,6 +42,29 @@ def test_results_of_other_operations(ranks: Ranks, op: str, reduced: Callable[..
         for tensors in of_rank if rank != ROOT else ():  # what only the root receives is undefined elsewhere
             del tensors["reduce"]
     assert_same(got, want)
+
+
+@pytest.mark.ranks(4, device="cpu")
+def test_in_a_part_of_the_world(ranks: Ranks) -> None:
+    """One of a pair sends three rows to the other, which sends it one and keeps two."""
+    xs = rank_inputs(4, shape=(2, 3), dtype=DTYPE, seed=3)
+    weights = rank_inputs(4, shape=(5, 2), dtype=DTYPE, seed=4)
+    want: list[Tensors] = []
+    for rank in range(4):
+        place, pair = rank // 2, [rank % 2, rank % 2 + 2]
+        (x, y), (v, w) = [xs[each].t() for each in pair], [weights[each] for each in pair]
+        first_rows = torch.stack([v[0], w[0], torch.zeros(2, dtype=DTYPE)])
+        want.append(
+            {
+                "all_reduce": x + y,
+                "reduce_scatter": (x + y)[place][None],
+                "all_to_all_single": [y[:1], torch.cat([x, y[1:]])][place],
+                "gradient of all_reduce": (v + w)[:3].t(),
+                "gradient of reduce_scatter": first_rows.t(),
+                "gradient of all_to_all_single": [w[:3], torch.cat([v[:1], w[3:]])][place].t(),
+            }
+        )
+    assert_same(ranks.run(in_pairs, xs=xs, weights=weights), want)
 
 
 def expected(rank: int, x: torch.Tensor, weight: torch.Tensor) -> Tensors:

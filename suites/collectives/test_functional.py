@@ -18,6 +18,7 @@ REDUCED = {
     "sum": lambda stacked: stacked.sum(0),
     "max": lambda stacked: stacked.amax(0),
     "min": lambda stacked: stacked.amin(0),
+    "product": lambda stacked: stacked.prod(0),
 }
 
 
@@ -31,14 +32,14 @@ def drawn(draw: st.DrawFn, /, world_size: int, inner: int) -> Asked:
     return Asked(
         xs=rank_inputs(world_size, shape=shape, dtype=torch.float64, seed=draw(seeds)),
         op=draw(st.sampled_from(sorted(REDUCED))),
-        dim=draw(st.integers(0, len(shape) - 1)),
+        dim=draw(st.integers(-len(shape), len(shape) - 1)),
         sends=sends,
         inner=inner,
     )
 
 
 @pytest.mark.ranks(3)
-@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("dim", [0, 1, -1])
 @pytest.mark.parametrize("older", [False, True], ids=["names of today", "older names"])
 def test_along_each_dimension(ranks: Ranks, dim: int, older: bool) -> None:
     """Of three dimensions, none of which has the size of the group."""
@@ -75,15 +76,18 @@ def expected(asked: Asked, rank: int) -> Tensors:
     summed = torch.stack(xs).sum(0)
     results = {
         "broadcast": xs[0],
+        "broadcast of the last": xs[-1],
         "all_reduce": reduced,
         "all_gather": torch.cat(xs, asked.dim),
         "reduce_scatter": share,
         "all_to_all": torch.cat([sent_to(asked, xs, peer, place) for peer in range(asked.inner)]),
+        "all_to_all of equal parts": torch.cat([x.chunk(asked.inner)[place] for x in xs]),
         "permute": xs[place - 1].flatten(),
     }
-    results |= {f"all_reduce, {number} of two": (1 + number) * reduced for number in range(2)}
+    scales = [1, 2**asked.inner if asked.op == "product" else 2]
+    results |= {f"all_reduce, {number} of two": scale * reduced for number, scale in enumerate(scales)}
     results |= {f"all_gather, {number} of two": (1 + number) * torch.cat(xs) for number in range(2)}
-    results |= {f"reduce_scatter, {number} of two": (1 + number) * share for number in range(2)}
+    results |= {f"reduce_scatter, {number} of two": scale * share for number, scale in enumerate(scales)}
     # Each rank's output gradient is the whole, so that a rank's own part comes back once for each rank.
     results["all_gather, gradient"] = asked.inner * xs[place]
     results["reduce_scatter, gradient"] = summed

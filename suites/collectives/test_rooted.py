@@ -74,7 +74,8 @@ def test_messages_of_two_tags(ranks: Ranks, numel: int, asynchronous: bool, seed
 def test_objects(ranks: Ranks, root: int) -> None:
     for rank, got in enumerate(ranks.run(objects, root=root)):
         first = rank // 2 * 2
-        pair, of_root = [["rank", first], ["rank", first + 1]], ["rank", first + root]
+        pair = [["rank" * (each + 1), each] for each in (first, first + 1)]
+        of_root = pair[root]
         expected = {
             "broadcast": [of_root],
             "all_gather": pair,

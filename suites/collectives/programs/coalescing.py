@@ -5,13 +5,15 @@ The tensors are the parts of one collective's input, so that all parts together 
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context
 from suites.collectives.programs.plain import reduce_op
 from suites.collectives.reference import Collective
-from suites.shared.step import Step, captured
+from suites.shared.step import Step, Tensors, captured
 
 Parts = list[torch.Tensor]
 
@@ -102,3 +104,35 @@ def wrong_parts(ctx: Context, *, way: str, collective: Collective, count: int, s
         except AssertionError as error:
             wrong.append(f"{way}, step {number + 1}: {error}")
     return wrong
+
+
+def in_part_of_the_world(ctx: Context, *, xs: list[torch.Tensor], asynchronous: bool) -> Tensors:
+    """What a rank has if collectives of one kind are issued together in its pair, whose ranks are far apart.
+
+    Args:
+        ctx: the rank's context.
+        xs: vectors of all ranks, of a multiple of four elements; each is split into a part and one three times as long.
+        asynchronous: whether the group call returns before they are done.
+    """
+    group = ctx.mesh((2, ctx.world_size // 2), ("outer", "inner")).get_group("outer")
+    x = xs[ctx.rank].to(ctx.device)
+    parts = list(x.split([len(x) // 4, len(x) - len(x) // 4]))
+    reduced = [part.clone() for part in parts]
+    gathered = [torch.empty(2 * len(part), dtype=x.dtype, device=x.device) for part in parts]
+    scattered = [torch.empty(len(part) // 2, dtype=x.dtype, device=x.device) for part in parts]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # a newer torch has other names for the last two
+        with dist._coalescing_manager(group, async_ops=asynchronous) as reducing:
+            for part in reduced:
+                dist.all_reduce(part, dist.ReduceOp.MIN, group)
+        with dist._coalescing_manager(group, async_ops=asynchronous) as gathering:
+            for whole, part in zip(gathered, parts, strict=True):
+                dist.all_gather_into_tensor(whole, part, group)
+        with dist._coalescing_manager(group, async_ops=asynchronous) as scattering:
+            for share, part in zip(scattered, parts, strict=True):
+                dist.reduce_scatter_tensor(share, part, dist.ReduceOp.MAX, group)
+    if asynchronous:
+        for together in (reducing, gathering, scattering):
+            together.wait()
+    kinds = {"reduced": reduced, "gathered": gathered, "scattered": scattered}
+    return {f"{kind}, {place + 1}": made for kind, tensors in kinds.items() for place, made in enumerate(tensors)}

@@ -99,3 +99,39 @@ def other_operations(ctx: Context, *, op: str, xs: Sequence[torch.Tensor]) -> Te
             "reduce_scatter": reduce_scatter(torch.empty_like(x[0]), list(x.unbind()), op=chosen, group=ctx.group),
             "input afterwards": x,
         }
+
+
+SENDS = ((0, 3), (1, 2))
+"""How many rows each of a pair sends to each."""
+
+
+def in_pairs(ctx: Context, *, xs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> Tensors:
+    """What a rank has of each collective without a root in its pair, whose ranks are far apart, and the gradients.
+
+    The rows that ``reduce_scatter`` gets do not lie in order; others refuse that. Torch takes a root for one of the
+    world in one place and for one of the group in another.
+
+    Args:
+        ctx: the rank's context.
+        xs: of each rank, 2 x 3.
+        weights: of each rank, 5 x 2.
+    """
+    group = ctx.mesh((2, ctx.world_size // 2), ("outer", "inner")).get_group("outer")
+    mine = weights[ctx.rank].to(ctx.device)
+    sends = list(SENDS[group.rank()])
+    receives = [row[group.rank()] for row in SENDS]
+    leaves = [xs[ctx.rank].to(ctx.device).clone().requires_grad_() for _ in range(3)]
+    summed, scattered, exchanged = (leaf.t() for leaf in leaves)
+    with without_warnings():
+        results = {
+            "all_reduce": all_reduce(summed.contiguous(), group=group),
+            "reduce_scatter": reduce_scatter(mine.new_empty(2), list(scattered[:2].unbind()), group=group)[None],
+            "all_to_all_single": all_to_all_single(
+                mine.new_empty(sum(receives), 2), exchanged.contiguous(), receives, sends, group=group
+            ),
+        }
+        for result in results.values():
+            (result * mine[: len(result)]).sum().backward()
+    return {name: result.detach() for name, result in results.items()} | {
+        f"gradient of {name}": gradient_of(leaf) for name, leaf in zip(results, leaves, strict=True)
+    }

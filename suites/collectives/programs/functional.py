@@ -23,7 +23,7 @@ class Asked:
     """Of all ranks of the world; the group's size divides each dimension."""
     op: str
     dim: int
-    """Along which tensors are gathered and scattered."""
+    """Along which tensors are gathered and scattered; may be negative."""
     sends: Sequence[Sequence[int]]
     """How many rows each rank of the group sends to each; one row of the square for each rank."""
     inner: int
@@ -71,10 +71,12 @@ def _returned(x: torch.Tensor, asked: Asked, group: dist.ProcessGroup, older: bo
     following = [(rank + 1) % asked.inner for rank in range(asked.inner)]
     returned = {
         "broadcast": functional.broadcast(x, 0, group),  # the rank in the group, not in the world
+        "broadcast of the last": functional.broadcast(x, asked.inner - 1, group),
         "all_reduce": functional.all_reduce(x, asked.op, group),
         "all_gather": gather(x, asked.dim, group),
         "reduce_scatter": scatter(x, asked.op, asked.dim, group),
         "all_to_all": functional.all_to_all_single(rows, receives, sends, group),
+        "all_to_all of equal parts": functional.all_to_all_single(x, None, None, group),
         "permute": functional.permute_tensor(x.flatten(), following, group),  # it splits one dimension only
     }
     return {name: functional.wait_tensor(tensor) for name, tensor in returned.items()}

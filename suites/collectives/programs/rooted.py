@@ -110,9 +110,9 @@ def messages(ctx: Context, *, xs: list[torch.Tensor], asynchronous: bool) -> Ten
 
 
 def objects(ctx: Context, *, root: int) -> dict[str, Any]:
-    """What a rank has of each collective of Python objects in a group of two; rank r gives ``["rank", r]``."""
+    """What a rank has of each collective of Python objects in a group of two; no two ranks give as many bytes."""
     group = pair_of(ctx)
-    mine, own = group.rank() == root, ["rank", ctx.rank]
+    mine, own = group.rank() == root, ["rank" * (ctx.rank + 1), ctx.rank]
     sent: list[Any] = [own if mine else None]
     dist.broadcast_object_list(sent, group=group, group_src=root, device=ctx.device)
     every: list[Any] = [None, None]
