@@ -65,10 +65,14 @@ def test_a_checkpoint_that_must_stay(ranks: Ranks, tmp_path: Path) -> None:
 
 
 def test_plans_that_change(ranks: Ranks, tmp_path: Path) -> None:
-    """The second of four saves has the plan of the first, and the fourth that of the third."""
-    for rank, found in enumerate(ranks.run(with_changing_plans, folder=tmp_path, saves=4)):
+    """The second of eight saves has the plan of the first, the fourth that of the third, and the others their own.
+
+    At the fifth only one rank has another plan, and the others' are those of before.
+    """
+    for rank, found in enumerate(ranks.run(with_changing_plans, folder=tmp_path, saves=8)):
         for save, (saved, loaded) in enumerate(found):
-            assert loaded.pop("number") == saved.pop("number"), f"rank {rank}, save {save}"
+            value = "number" if save < 6 else "replica"
+            assert loaded.pop(value) == saved.pop(value), f"rank {rank}, save {save}"
             assert_same([loaded], [saved])
 
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from pytest_gpuperf import Context
@@ -219,17 +220,26 @@ class ChangingPlanner(DefaultSavePlanner):
 
 
 def _changing(ctx: Context, save: int) -> State:
-    """What a rank has at a save: from the third one on, another size of one tensor, and one more of the last rank."""
-    later = save >= 2
+    """What a rank has at a save: another state at the third one, and at each from the fifth to the eighth.
+
+    First a tensor gets another size and the last rank has one more; then this rank alone has more of its own; a tensor
+    is cut along another dimension; a value and a tensor change places; and ranks exchange their halves of a tensor.
+    """
+    last = ctx.rank == ctx.world_size - 1
     mesh = ctx.mesh((ctx.world_size,))
-    whole = integers((5, 2 + later), torch.float32, seed=save)
+    turned = mesh if save < 7 else DeviceMesh(ctx.device.type, torch.arange(ctx.world_size).flip(0))
+    even = integers((2 * ctx.world_size,), torch.float32, seed=128 + save).to(ctx.device)
+    whole = integers((5, 2 + (save >= 2)), torch.float32, seed=save)
+    replica = integers((3,), torch.float32, seed=64 + save).to(ctx.device)
+    own = (2 + ctx.rank + (last and save >= 4),)
     state: State = {
-        "shared": distribute_tensor(whole.to(ctx.device), mesh, [Shard(0)], src_data_rank=None),
-        "replica": integers((3,), torch.float32, seed=64 + save).to(ctx.device),
-        "number": 8 * save,
-        f"own {ctx.rank}": rank_input(ctx.rank, shape=(2 + ctx.rank,), dtype=torch.float32, seed=save).to(ctx.device),
+        "shared": distribute_tensor(whole.to(ctx.device), mesh, [Shard(int(save >= 5))], src_data_rank=None),
+        "halves": distribute_tensor(even, turned, [Shard(0)], src_data_rank=None),
+        "replica": replica if save < 6 else 9 * save,
+        "number": 8 * save if save < 6 else replica,
+        f"own {ctx.rank}": rank_input(ctx.rank, shape=own, dtype=torch.float32, seed=save).to(ctx.device),
     }
-    if later and ctx.rank == ctx.world_size - 1:
+    if save >= 2 and last:
         state["new"] = torch.full((2,), 3.0 + save, device=ctx.device)
     return state
 
@@ -246,7 +256,9 @@ def with_changing_plans(ctx: Context, *, folder: Path, saves: int) -> list[tuple
         dcp.save(_changing(ctx, save), checkpoint_id=folder / str(save), planner=ChangingPlanner())
     for save in range(saves):
         saved = _changing(ctx, save)
-        loaded = {name: torch.zeros_like(value) if name != "number" else -1 for name, value in saved.items()}
+        loaded = {
+            name: torch.zeros_like(value) if isinstance(value, torch.Tensor) else -1 for name, value in saved.items()
+        }
         dcp.load(loaded, checkpoint_id=folder / str(save))
         found.append((_local(saved), _local(loaded)))
     return found
