@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
@@ -210,6 +211,30 @@ def again(ctx: Context, *, folder: Path) -> None:
     for overwrite in (True, False):
         writer = dcp.FileSystemWriter(folder, overwrite=overwrite)
         dcp.save({"x": torch.ones(1)}, storage_writer=writer)
+
+
+def in_place(ctx: Context, *, states: list[State], folder: str) -> tuple[State, State]:
+    """Saves states of matrices one in the other's place; returns the last one as it is loaded, and what else is there.
+
+    Args:
+        ctx: the rank's context.
+        states: what the ranks save; each is cut along its own dimension, and each rank adds a value of its own.
+        folder: or its address, for all of them.
+    """
+    mesh = ctx.mesh((ctx.world_size,))
+
+    def cut(state: State, dim: int) -> State:
+        return {
+            name: distribute_tensor(value.to(ctx.device), mesh, [Shard(dim)], src_data_rank=None)
+            for name, value in state.items()
+        }
+
+    for number, state in enumerate(states):
+        dcp.save({**cut(state, number % 2), f"own {number} {ctx.rank}": [number]}, checkpoint_id=folder)
+    loaded = cut({name: torch.zeros_like(value) for name, value in states[-1].items()}, len(states) % 2)
+    dcp.load(loaded, checkpoint_id=folder)
+    found = {name: value.full_tensor().cpu() for name, value in loaded.items()}
+    return found, _load_state_dict_from_keys(checkpoint_id=folder)
 
 
 class ChangingPlanner(DefaultSavePlanner):
