@@ -92,7 +92,7 @@ def told_of(state: dict[str, Any], moment: str) -> Tensors:
 
 
 def trained(ctx: Context, *, kind: str, buckets: bool) -> Tensors | None:
-    """Parameters after each step, and the whole state after the first ones and the last; None of a rank outside of the group.
+    """Parameters after each step, and the whole state after some; None of a rank outside of the group.
 
     Args:
         ctx: the rank's context.
