@@ -40,7 +40,7 @@ def test_as_one_device(ranks: Ranks, setting: str, seed: int) -> None:
     chosen = SETTINGS[setting]
     if chosen.lacking:
         pytest.skip(f"torch {torch.__version__} has no {chosen.needs} of DistributedDataParallel")
-    problem = Problem(world_size=2, seed=seed, outputs=3, microbatches=2, steps=3)
+    problem = Problem(world_size=2, seed=seed, outputs=3, microbatches=chosen.microbatches, steps=3)
     got = ranks.run(trajectory, configured, problem=problem, setting=setting)
     skip = (1,) if chosen.skips else ()
     assert_same([packed.unpacked() for packed in got], whole_batch(problem, skip=skip))
