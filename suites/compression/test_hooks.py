@@ -40,7 +40,7 @@ def test_what_sixteen_bits_hold(ranks: Ranks, hook: str, seed: int) -> None:
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("hook", ["local", "own", "pairs"])
+@pytest.mark.parametrize("hook", ["local", "own", "local in float16", "pairs", "pairs in bfloat16", "pairs in float32"])
 def test_local_gradients(ranks: Ranks, hook: str) -> None:
     """All ranks in the first two steps; then pairs of neighbours, or nobody else. Or pairs from the first step on."""
     gradients = [4 * integers((3, 8), torch.float32, seed=1 + rank) for rank in range(4)]
@@ -49,7 +49,7 @@ def test_local_gradients(ranks: Ranks, hook: str) -> None:
     after = gradients if hook == "own" else pairs
     got = ranks.run(steps, hook=hook, gradients=[[gradient, 2 * gradient] for gradient in gradients], number=STEPS)
     for bucket, factor in enumerate((1, 2)):
-        first = pairs if hook == "pairs" else [mean] * 4
+        first = pairs if hook.startswith("pairs") else [mean] * 4
         of_steps = [first, first, after]
         expected = [[factor * gradient for gradient in of_step] for of_step in of_steps]
         assert_steps([[[step[bucket]] for step in of_rank] for of_rank in got], expected)
