@@ -6,6 +6,7 @@ Gradients are given, and no forward pass is made. Which state passes is told by 
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -13,7 +14,9 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
+    get_model_state_dict,
     get_optimizer_state_dict,
+    set_model_state_dict,
     set_optimizer_state_dict,
 )
 from torch.distributed.fsdp import fully_shard
@@ -27,10 +30,10 @@ from suites.shared.training import Packed
 
 DTYPE = torch.float64
 Kind = Literal["without state", "more state", "scalars"]
-Way = Literal["sharded", "flat", "whole", "broadcast", "numbered"]
+FormName = Literal["sharded", "flat", "whole", "broadcast", "numbered"]
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 _WHOLE = StateDictOptions(full_state_dict=True)
-WAYS: Mapping[Way, tuple[StateDictOptions, StateDictOptions]] = {
+FORMS: Mapping[FormName, tuple[StateDictOptions, StateDictOptions]] = {
     "sharded": (StateDictOptions(), StateDictOptions()),
     "flat": (_FLAT, _FLAT),
     "whole": (_WHOLE, _WHOLE),
@@ -64,7 +67,8 @@ MAKERS: Mapping[Kind, tuple[Callable[..., torch.optim.Optimizer], Callable[..., 
 
 
 def _made(ctx: Context, kind: Kind, shard: bool, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    model = nn.Sequential(nn.Linear(3, 5, dtype=DTYPE), nn.Linear(5, 2, bias=False, dtype=DTYPE))
+    layers = {"module": nn.Linear(3, 5, dtype=DTYPE), "last": nn.Linear(5, 2, bias=False, dtype=DTYPE)}
+    model = nn.Sequential(OrderedDict(layers))  # a layer is called as the one that a wrapper has
     with torch.no_grad():
         for number, value in enumerate(model.parameters()):
             value.copy_(integers(tuple(value.shape), DTYPE, seed=number))
@@ -104,25 +108,28 @@ def _contents(model: nn.Module, optimizer: torch.optim.Optimizer) -> Packed:
     return Packed.of(found)
 
 
-def passed(ctx: Context, *, kind: Kind, way: Way, shard: bool) -> list[Packed]:
-    """Passes an optimizer's state to another one; returns what both have then, and after one more step of each.
+NAMES = ["last.weight", "module.bias", "module.weight"]
+"""Of the model's state, however it is wrapped."""
+
+
+def passed(ctx: Context, *, kind: Kind, form: FormName, shard: bool) -> tuple[list[str], list[Packed]]:
+    """Passes a model's and an optimizer's state; returns names, what both have then, and after a step more of each.
 
     Args:
         ctx: the rank's context.
         kind: a key of ``MAKERS``.
-        way: a key of ``WAYS``.
+        form: a key of ``FORMS``.
         shard: whether ranks share the parameters; else they have all of them, in DistributedDataParallel.
     """
     first, second = (_made(ctx, kind, shard, seed) for seed in range(2))
     for step in range(2):
         _step(ctx, *first, step)
-    leaving, entering = WAYS[way]
-    state: Any = first[1].state_dict() if way == "numbered" else get_optimizer_state_dict(*first, options=leaving)
+    leaving, entering = FORMS[form]
+    state: Any = first[1].state_dict() if form == "numbered" else get_optimizer_state_dict(*first, options=leaving)
     set_optimizer_state_dict(*second, copy.deepcopy(state), options=entering)
-    with torch.no_grad():
-        for value, other in zip(first[0].parameters(), second[0].parameters(), strict=True):
-            other.copy_(value)
+    weights = get_model_state_dict(first[0])
+    set_model_state_dict(second[0], dict(weights))
     found = [_contents(*first), _contents(*second)]
     for each in (first, second):
         _step(ctx, *each, 2)
-    return [*found, _contents(*first), _contents(*second)]
+    return sorted(weights), [*found, _contents(*first), _contents(*second)]
