@@ -107,12 +107,21 @@ class Held:
         self._state.update(state_dict)
 
 
+def _objects(state: State) -> dict[str, Held]:
+    """An object for each part, beside the others."""
+    return {f"of {part}": Held({part: value}) for part, value in state.items()}
+
+
 def _held(ctx: Context, folder: Path, state: State) -> object:
-    return dcp.save({"training": Held(state)}, checkpoint_id=folder)
+    return dcp.save(_objects(state), checkpoint_id=folder)
 
 
 def _load_held(ctx: Context, folder: Path, state: State) -> object:
-    return dcp.load({"training": Held(state)}, checkpoint_id=folder)
+    objects = _objects(state)
+    dcp.load(objects, checkpoint_id=folder)
+    for held in objects.values():
+        state.update(held.state_dict())
+    return None
 
 
 class Beneath(DefaultSavePlanner):

@@ -49,9 +49,18 @@ def pair_of(ctx: Context) -> dist.ProcessGroup:
     return ctx.mesh((ctx.world_size // 2, 2), ("outer", "inner")).get_group("inner")
 
 
-def local_state(ctx: Context, own: bool) -> PostLocalSGDState:
-    """Averages over all in the first two steps; after that over the rank's neighbour, or ``own`` gradients stay."""
-    return PostLocalSGDState(ctx.group, pair_of(ctx), start_localSGD_iter=2, post_local_gradient_allreduce=not own)
+STARTS = {"local": 2, "own": 1, "local in float16": 3}
+"""Steps of local hooks in which all ranks average."""
+
+
+def local_state(ctx: Context, hook: str) -> PostLocalSGDState:
+    """Averages over all at first; after that over the rank's neighbour, or of one hook ``own`` gradients stay."""
+    return PostLocalSGDState(
+        ctx.group,
+        pair_of(ctx),
+        start_localSGD_iter=STARTS[hook],
+        post_local_gradient_allreduce=hook != "own",
+    )
 
 
 HOOKS: Mapping[str, Hook] = {
@@ -81,8 +90,8 @@ def steps(ctx: Context, *, hook: str, gradients: list[list[torch.Tensor]], numbe
     """What a hook makes of the ranks' gradients in each of so many steps; from the second on, each is a bucket."""
 
     def state() -> Any:
-        if hook.startswith(("local", "own")):
-            return local_state(ctx, hook == "own")
+        if hook in STARTS:
+            return local_state(ctx, hook)
         return pair_of(ctx) if hook.startswith("pairs") else ctx.group
 
     step = average(ctx, gradients=GivenByRank(gradients), hook=HOOKS[hook], state=state, bucket_cap_mb=1e-5)
