@@ -243,7 +243,7 @@ class _Counting(nn.Module):
         return x * self.weight
 
 
-def buffers(ctx: Context, *, argument: str, sync: bool, steps: int, replaced: bool) -> list[float]:
+def buffers(ctx: Context, *, argument: str, sync: bool, steps: int, replaced: bool, first: int = 0) -> list[float]:
     """The buffer after each step, in which rank r begins with 10 r and adds 1 + r of its own after the forward.
 
     The last step but one has a forward without a reduction before it, which is no reason to send buffers.
@@ -254,12 +254,17 @@ def buffers(ctx: Context, *, argument: str, sync: bool, steps: int, replaced: bo
         sync: its value.
         steps: of the training.
         replaced: whether each forward makes a new tensor of the buffer, and doesn't write into the old one.
+        first: of the ranks that train, in a group of their own in which it is rank 0; those before it do nothing.
     """
-    layer = _Counting(10 * ctx.rank, replaced).to(ctx.device)
+    group = dist.new_group(list(range(first, ctx.world_size))) if first else None
+    rank = ctx.rank - first
+    if rank < 0:
+        return []
+    layer = _Counting(10 * rank, replaced).to(ctx.device)
     if argument == "forward_sync_buffers":
-        module = DistributedDataParallel(layer, forward_sync_buffers=sync)
+        module = DistributedDataParallel(layer, process_group=group, forward_sync_buffers=sync)
     else:
-        module = DistributedDataParallel(layer, broadcast_buffers=sync)
+        module = DistributedDataParallel(layer, process_group=group, broadcast_buffers=sync)
     counts = []
     x = torch.ones(1, dtype=torch.float64, device=ctx.device)
     for number in range(steps):
@@ -267,7 +272,7 @@ def buffers(ctx: Context, *, argument: str, sync: bool, steps: int, replaced: bo
             with module.no_sync():
                 module(x)
         module(x).sum().backward()
-        layer.calls += ctx.rank
+        layer.calls += rank
         counts.append(float(layer.calls))
     return counts
 
