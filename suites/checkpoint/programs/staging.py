@@ -247,10 +247,39 @@ def _staged(
     _spoil(state)
     may.set()
     saving.result(PATIENCE)
+    return _plain(state_of(ctx, seed, split=split)), _loaded(ctx, folder, split=split)
+
+
+def _loaded(ctx: Context, folder: Path, *, split: bool) -> State:
     loaded = state_of(ctx, 9, split=split)
     loaded["tensors"] = {name: value.clone() for name, value in loaded["tensors"].items()}
     dcp.load(loaded, checkpoint_id=folder if split else folder / str(ctx.rank), no_dist=not split)
-    return _plain(state_of(ctx, seed, split=split)), _plain(loaded)
+    return _plain(loaded)
+
+
+def overlapped(ctx: Context, *, folder: Path) -> list[tuple[State, State]]:
+    """What a rank had when it called for each of two saves, the second before the first was over, and what it loads.
+
+    All tensors are the same ones, with other values.
+    """
+    group = dist.new_group(backend="gloo")
+    state, seeds = state_of(ctx, 5, split=False), (5, 6)
+    begun: list[tuple[threading.Event, Future[Any]]] = []
+    for seed in seeds:
+        now = state_of(ctx, seed, split=False)
+        for name in ("base", "scalar"):  # all others are views
+            state["tensors"][name].copy_(now["tensors"][name])
+        state[f"own {ctx.rank}"].copy_(now[f"own {ctx.rank}"])
+        state |= {name: now[name] for name in ("objects", "number")}
+        may = threading.Event()
+        saving = _alone(state, folder / str(seed), WaitingPlanner(may), group)
+        assert isinstance(saving, Future)
+        begun.append((may, saving))
+    _spoil(state)
+    for may, saving in begun:
+        may.set()
+        saving.result(PATIENCE)
+    return [(_plain(state_of(ctx, seed, split=False)), _loaded(ctx, folder / str(seed), split=False)) for seed in seeds]
 
 
 def _plain(state: State) -> State:
