@@ -21,8 +21,8 @@ def assert_state(got: Any, expected: Any, where: str) -> None:
         assert sorted(got) == sorted(expected), f"{where} has {sorted(got)}, not {sorted(expected)}"
         for name, value in expected.items():
             assert_state(got[name], value, f"{where}, {name}")
-    elif isinstance(expected, list):
-        assert isinstance(got, list), f"{where} is {got}"
+    elif isinstance(expected, list | tuple):
+        assert type(got) is type(expected), f"{where} is {got}"
         assert len(got) == len(expected), f"{where} has {len(got)} entries, not {len(expected)}"
         for number, value in enumerate(expected):
             assert_state(got[number], value, f"{where}, entry {number}")
@@ -44,12 +44,13 @@ def test_a_checkpoint_becomes_a_file_and_back(ranks: Ranks, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("keys", "parts"),
     [
-        (None, ["model", "optimizer", "step"]),
+        (None, ["model", "optimizer", "step", "nested", "pair"]),
         ("step", ["step"]),
         ({"model", "step"}, ["model", "step"]),
+        ({"nested", "pair"}, ["nested", "pair"]),
         ({"optimizer.groups", "model.scalar"}, ["optimizer", "model"]),
     ],
-    ids=["all", "a value", "two parts", "parts of parts"],
+    ids=["all", "a value", "two parts", "lists and a tuple", "parts of parts"],
 )
 def test_what_is_named(ranks: Ranks, tmp_path: Path, keys: set[str] | str | None, parts: list[str]) -> None:
     expected = {part: whole_state()[part] for part in parts}

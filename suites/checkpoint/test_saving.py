@@ -16,11 +16,12 @@ from suites.checkpoint.programs.saving import (
     again,
     by_itself,
     in_part,
+    in_place,
     into_meta,
     saved_and_loaded,
     with_changing_plans,
 )
-from suites.checkpoint.programs.training import Setup
+from suites.checkpoint.programs.training import Setup, State
 from suites.shared.comparison import assert_same
 from suites.shared.inputs import integers
 from suites.shared.llama import Config
@@ -64,11 +65,29 @@ def test_a_checkpoint_that_must_stay(ranks: Ranks, tmp_path: Path) -> None:
     assert dcp.FileSystemReader(tmp_path).read_metadata().state_dict_metadata
 
 
+@pytest.mark.parametrize("address", [False, True], ids=["a folder", "an address"])
+def test_a_checkpoint_in_another_one_s_place(ranks: Ranks, tmp_path: Path, address: bool) -> None:
+    """Nothing of the first is left, of which there was more: neither numbers nor names."""
+    states: list[State] = [
+        {"a": integers((6, 3), torch.float32, seed=1), "gone": integers((2, 9), torch.float32, seed=2)},
+        {"a": integers((4, 5), torch.bfloat16, seed=3)},
+    ]
+    folder = tmp_path.as_uri() if address else str(tmp_path)
+    for rank, (loaded, found) in enumerate(ranks.run(in_place, states=states, folder=folder)):
+        values = {name: found.pop(name, None) for name in list(found) if name.startswith("own")}
+        assert values == {"own 1 0": [1], "own 1 1": [1]}, f"rank {rank} finds {values}"
+        assert_same([loaded, found], [states[1]] * 2)
+
+
 def test_plans_that_change(ranks: Ranks, tmp_path: Path) -> None:
-    """The second of four saves has the plan of the first, and the fourth that of the third."""
-    for rank, found in enumerate(ranks.run(with_changing_plans, folder=tmp_path, saves=4)):
+    """The second of eight saves has the plan of the first, the fourth that of the third, and the others their own.
+
+    At the fifth only one rank has another plan, and the others' are those of before.
+    """
+    for rank, found in enumerate(ranks.run(with_changing_plans, folder=tmp_path, saves=8)):
         for save, (saved, loaded) in enumerate(found):
-            assert loaded.pop("number") == saved.pop("number"), f"rank {rank}, save {save}"
+            value = "number" if save < 6 else "replica"
+            assert loaded.pop(value) == saved.pop(value), f"rank {rank}, save {save}"
             assert_same([loaded], [saved])
 
 

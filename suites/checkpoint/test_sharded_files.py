@@ -17,16 +17,16 @@ from suites.shared.step import Tensors
 
 safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed: pip install safetensors")
 
-SHAPES = {"a": (7, 3), "b": (2, 5, 3), "c": (5,), "d": (4, 9), "e": (1, 2)}
+SHAPES = {"a": (7, 3), "b": (2, 5, 3), "c": (5,), "d": (4, 9), "e": (1, 2), "f": (2, 4, 3, 2)}
 TENSORS = {
     name: integers(shape, torch.bfloat16 if name == "d" else torch.float32, seed=number)
     for number, (name, shape) in enumerate(SHAPES.items())
 }
-THERE = {"a": 0, "b": 1, "c": 0, "d": 1, "e": 0}
+THERE = {"a": 0, "b": 1, "c": 0, "d": 1, "e": 0, "f": 1}
 """Along which dimension each is cut by a writer; of ``e`` one rank has all."""
-BACK = {"a": 1, "b": 2, "d": 0, "e": 1}
+BACK = {"a": 1, "b": 2, "d": 0, "e": 1, "f": 3}
 """Along which dimension each is cut by a reader; ``c`` is read whole."""
-FILES = {"a": 1, "b": 3, "c": 2, "d": 3, "e": 1}
+FILES = {"a": 1, "b": 3, "c": 2, "d": 3, "e": 1, "f": 2}
 
 pytestmark = pytest.mark.ranks(3)
 
@@ -47,10 +47,21 @@ def assert_files(folder: Path, files: dict[str, int]) -> None:
     assert index["metadata"]["total_size"] == sum(value.nbytes for value in TENSORS.values())
 
 
-def test_shards_that_are_read_and_joined_by_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
-    got = ranks.run(programs.read_and_joined, tensors=TENSORS, there=THERE, back=BACK, files=FILES, folder=tmp_path)
+def assert_read_and_joined(ranks: Ranks, folder: Path, joiners: tuple[int, ...] | None = None) -> None:
+    got = ranks.run(
+        programs.read_and_joined, tensors=TENSORS, there=THERE, back=BACK, files=FILES, folder=folder, joiners=joiners
+    )
     assert_same(got, [TENSORS] * 3)
-    assert_files(tmp_path / "whole", FILES)
+    assert_files(folder / "whole", FILES)
+
+
+def test_shards_that_are_read_and_joined_by_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
+    assert_read_and_joined(ranks, tmp_path)
+
+
+def test_shards_that_two_ranks_join(ranks: Ranks, tmp_path: Path) -> None:
+    """The second one of them is the last of all ranks."""
+    assert_read_and_joined(ranks, tmp_path, joiners=(0, 2))
 
 
 @pytest.mark.parametrize("files", [FILES, None], ids=["several files", "one file"])

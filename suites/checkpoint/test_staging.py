@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_gpuperf import Ranks
-from suites.checkpoint.programs.staging import WAYS, staged
+from suites.checkpoint.programs.staging import WAYS, State, overlapped, staged
 from suites.shared.comparison import assert_same
 
 pytestmark = pytest.mark.ranks(2)
@@ -16,8 +16,17 @@ pytestmark = pytest.mark.ranks(2)
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_changes_after_the_call(ranks: Ranks, tmp_path: Path, way: str) -> None:
-    for rank, found in enumerate(ranks.run(staged, way=way, folder=tmp_path, saves=2)):
-        for number, (saved, loaded) in enumerate(found):
+    assert_staged(ranks.run(staged, way=way, folder=tmp_path, saves=2))
+
+
+def test_saves_that_overlap(ranks: Ranks, tmp_path: Path) -> None:
+    """Each has copies of its own, of the same tensors."""
+    assert_staged(ranks.run(overlapped, folder=tmp_path))
+
+
+def assert_staged(got: list[list[tuple[State, State]]]) -> None:
+    for rank, of_rank in enumerate(got):
+        for number, (saved, loaded) in enumerate(of_rank):
             where = f"rank {rank}, save {number}"
             assert sorted(loaded) == sorted(saved), where
             tensors = [name for name, value in saved.items() if isinstance(value, torch.Tensor)]

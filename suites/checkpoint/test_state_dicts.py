@@ -75,6 +75,16 @@ def test_a_state_that_passes_to_another_training(
     assert_passed(got, layout, form)
 
 
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("broadcast", [True, False], ids=["broadcast", "on all ranks"])
+def test_a_whole_state_of_tensors_that_ranks_split(ranks: Ranks, broadcast: bool) -> None:
+    """Rows of some matrices are dealt out twice; of others rows go to one group of ranks, and columns to another."""
+    even = Config(layers=1, heads=2, kv_heads=2, head_dim=2, hidden=4, vocabulary=8)
+    layout, form = Layout(shard=2, tensor=2), Form(whole=True, broadcast=broadcast)
+    got = ranks.run(programs.passed, job=Setup(config=even, layout=layout, seed=1), form=form, before=1, after=1)
+    assert_passed(got, layout, form)
+
+
 @pytest.mark.ranks(3)  # which divides no parameter's rows
 @pytest.mark.parametrize("by_hand", [True, False], ids=["assigned by hand", "broadcast and assigned"])
 def test_a_model_that_is_made_without_storage(ranks: Ranks, by_hand: bool) -> None:

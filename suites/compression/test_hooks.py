@@ -7,12 +7,12 @@ import torch
 from hypothesis import given
 
 from pytest_gpuperf import Ranks
-from suites.compression.programs.hooks import steps
+from suites.compression.programs.hooks import STARTS, steps
 from suites.shared.comparison import assert_close
 from suites.shared.inputs import integers
 from suites.shared.strategies import seeds
 
-STEPS = 3
+STEPS = 4
 
 
 def assert_steps(got: list[list[list[torch.Tensor]]], expected: list[list[torch.Tensor]]) -> None:
@@ -40,16 +40,15 @@ def test_what_sixteen_bits_hold(ranks: Ranks, hook: str, seed: int) -> None:
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("hook", ["local", "own", "pairs"])
+@pytest.mark.parametrize("hook", ["local", "own", "local in float16", "pairs", "pairs in bfloat16", "pairs in float32"])
 def test_local_gradients(ranks: Ranks, hook: str) -> None:
-    """All ranks in the first two steps; then pairs of neighbours, or nobody else. Or pairs from the first step on."""
+    """All ranks in the first steps; then pairs of neighbours, or nobody else. Or pairs from the first step on."""
     gradients = [4 * integers((3, 8), torch.float32, seed=1 + rank) for rank in range(4)]
     mean = torch.stack(gradients).mean(0)
     pairs = [torch.stack(gradients[rank // 2 * 2 : rank // 2 * 2 + 2]).mean(0) for rank in range(4)]
     after = gradients if hook == "own" else pairs
     got = ranks.run(steps, hook=hook, gradients=[[gradient, 2 * gradient] for gradient in gradients], number=STEPS)
     for bucket, factor in enumerate((1, 2)):
-        first = pairs if hook == "pairs" else [mean] * 4
-        of_steps = [first, first, after]
+        of_steps = [[mean] * 4 if step < STARTS.get(hook, 0) else after for step in range(STEPS)]
         expected = [[factor * gradient for gradient in of_step] for of_step in of_steps]
         assert_steps([[[step[bucket]] for step in of_rank] for of_rank in got], expected)

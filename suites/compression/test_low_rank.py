@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_wrapper, fp16_compress_wrapper
 
 from pytest_gpuperf import Ranks
-from suites.compression.programs.low_rank import Told, low_rank_steps
+from suites.compression.programs.low_rank import Told, Wrapper, low_rank_steps
 from suites.shared.comparison import assert_close
 from suites.shared.inputs import full_width, integers
 
@@ -56,6 +57,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "in batches": {"batch_tensors_with_same_shape": True},
     "drawn again": {"warm_start": False, "batch_tensors_with_same_shape": True},
     "with an epsilon": {"orthogonalization_epsilon": 1e-8},
+    "whatever grows": {"min_compression_rate": 0.5},
 }
 
 
@@ -70,16 +72,18 @@ def test_means_of_its_rank_are_exact(ranks: Ranks, options: dict[str, Any]) -> N
     number = START + 2
     got = run(ranks, drawn, number, **options)
     expected = means(drawn)
-    # A matrix of n rows and m columns becomes RANK columns and rows.
+    # A matrix of n rows and m columns becomes RANK columns and rows, or as many as it has.
     flat = [(shape[0], torch.Size(shape[1:]).numel()) for shape in SHAPES]
     before = sum(n * m for n, m in flat)
-    after = sum(RANK * (n + m) if len(shape) > 1 else n for (n, m), shape in zip(flat, SHAPES, strict=True))
+    least = options.get("min_compression_rate", 1.0)
+    sizes = [(n * m, min(n, m, RANK) * (n + m)) for n, m in flat]
+    after = sum(less if least * less < whole else whole for whole, less in sizes)
     for rank, told in enumerate(got):
         steps = number - START
         assert told.stats == (before / after, before * steps, after * steps), f"rank {rank}: statistics {told.stats}"
         for step, (place, mean) in itertools.product(range(START, number), enumerate(expected)):
             where = f"rank {rank}, step {step + 1}, gradient {place}"
-            atol = 0.0 if mean.dim() == 1 else ROUNDING * float(mean.norm())
+            atol = 0.0 if mean.dim() == 1 and least == 1 else ROUNDING * float(mean.norm())
             assert_close(told.steps[step][place].double(), mean, where, atol=atol)
 
 
@@ -120,14 +124,52 @@ def test_a_state_that_is_restored_goes_on_as_the_stored_one(ranks: Ranks, warm: 
                 assert not torch.equal(one.steps[step][place], one.steps[step - 1][place]), f"{where}: as before it"
 
 
+@pytest.mark.ranks(4)
+def test_pairs_of_ranks(ranks: Ranks) -> None:
+    """From the first step on, each rank has the mean of its own and its neighbour's gradients."""
+    drawn = [of_low_rank(rank, 2) for rank in range(4)]
+    for rank, told in enumerate(run(ranks, drawn, START + 2, pairs=True)):
+        first = rank // 2 * 2
+        for step, (place, mean) in itertools.product(range(START + 2), enumerate(means(drawn[first : first + 2]))):
+            where = f"rank {rank}, step {step + 1}, gradient {place}"
+            atol = 0.0 if mean.dim() == 1 or step < START else ROUNDING * float(mean.norm())
+            assert_close(told.steps[step][place].double(), mean, where, atol=atol)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("start", "options"),
+    [(4, {}), (0, {"use_error_feedback": False, "warm_start": False})],
+    ids=["late", "at once"],
+)
+def test_when_it_begins(ranks: Ranks, start: int, options: dict[str, Any]) -> None:
+    """Matrices lose something from that step on, and not before; vectors lose nothing."""
+    drawn = [of_full_rank(rank, 2) for rank in range(2)]
+    for rank, told in enumerate(run(ranks, drawn, start + 2, start_powerSGD_iter=start, random_seed=5, **options)):
+        for step, (place, mean) in itertools.product(range(start + 2), enumerate(means(drawn))):
+            lost = float((told.steps[step][place].double() - mean).abs().max())
+            loses = step >= start and mean.dim() > 1
+            assert lost > 1 if loses else lost == 0, f"rank {rank}, step {step + 1}, gradient {place} is off by {lost}"
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("wrapper", [fp16_compress_wrapper, bf16_compress_wrapper], ids=["float16", "bfloat16"])
+def test_in_sixteen_bits(ranks: Ranks, wrapper: Wrapper) -> None:
+    """Means of small whole numbers; matrices are multiplied in 16 bits, and what is lost in a step is fed back."""
+    drawn = [
+        [gradient if gradient.dim() > 1 else gradient.sign() for gradient in of_low_rank(rank, 2)] for rank in range(2)
+    ]
+    number = START + 2
+    for rank, told in enumerate(run(ranks, drawn, number, wrapper=wrapper)):
+        for step, (place, mean) in itertools.product(range(number), enumerate(means(drawn))):
+            where = f"rank {rank}, step {step + 1}, gradient {place}"
+            share = 0.05 if wrapper is fp16_compress_wrapper else 0.2
+            assert told.steps[step][place].dtype == torch.float32, where
+            atol = 0.0 if mean.dim() == 1 else share * float(mean.norm())
+            assert_close(told.steps[step][place].double(), mean, where, atol=atol)
+
+
 def run(ranks: Ranks, gradients: list[list[torch.Tensor]], number: int, **options: Any) -> list[Told]:
-    """Steps that compress matrices, of any size, from the third one on."""
-    return ranks.run(
-        low_rank_steps,
-        gradients=gradients,
-        number=number,
-        matrix_approximation_rank=RANK,
-        start_powerSGD_iter=START,
-        min_compression_rate=1.0,
-        **options,
-    )
+    """Steps that compress matrices, of any size, from the third one on if the options do not say otherwise."""
+    settings = {"matrix_approximation_rank": RANK, "start_powerSGD_iter": START, "min_compression_rate": 1.0}
+    return ranks.run(low_rank_steps, gradients=gradients, number=number, **settings | options)

@@ -212,6 +212,16 @@ def test_join_of_more_uneven_inputs(ranks: Ranks, data: st.DataObject, divide_by
     assert_join_of_uneven_inputs(data.draw(worlds(ranks)), data, divide_by_initial_world_size)
 
 
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize(
+    ("lengths", "divide_by_initial_world_size"), [([1, 3], True), ([3, 2], False)], ids=["by all", "by those left"]
+)
+def test_join_of_a_group_that_accumulates(ranks: Ranks, lengths: list[int], divide_by_initial_world_size: bool) -> None:
+    """The last two ranks train; whoever has ended waits for the microbatch whose gradients are reduced."""
+    problem = Problem(world_size=2, seed=1, steps=3, microbatches=2, multiple=2)
+    assert_joined(ranks, problem, lengths, divide_by_initial_world_size, first=1, no_sync=True)
+
+
 def assert_join_of_uneven_inputs(ranks: Ranks, data: st.DataObject, divide_by_initial_world_size: bool) -> None:
     steps = st.integers(1, problems.MAX_STEPS)
     several = st.lists(steps, min_size=ranks.world_size, max_size=ranks.world_size)
@@ -225,8 +235,11 @@ def uneven_problems(lengths: list[int]) -> st.SearchStrategy[Problem]:
     return drawn_problems(len(lengths), steps=max(lengths), dtype=torch.float64, microbatches=1, multiple=multiple)
 
 
-def assert_joined(ranks: Ranks, problem: Problem, lengths: list[int], divide: bool) -> None:
-    results = ranks.run(programs.joined, problem=problem, lengths=lengths, divide_by_initial_world_size=divide)
+def assert_joined(
+    ranks: Ranks, problem: Problem, lengths: list[int], divide: bool, *, first: int = 0, no_sync: bool = False
+) -> None:
+    options: dict[str, Any] = {"divide_by_initial_world_size": divide, "first": first, "no_sync": no_sync}
+    results = ranks.run(programs.joined, problem=problem, lengths=lengths, **options)[first:]
     expected = whole_batch(problem, lengths=lengths, divide_by_initial_world_size=divide)
     longest = expected[lengths.index(problem.steps)]
     for result in expected:

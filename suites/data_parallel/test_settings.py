@@ -40,7 +40,7 @@ def test_as_one_device(ranks: Ranks, setting: str, seed: int) -> None:
     chosen = SETTINGS[setting]
     if chosen.lacking:
         pytest.skip(f"torch {torch.__version__} has no {chosen.needs} of DistributedDataParallel")
-    problem = Problem(world_size=2, seed=seed, outputs=3, microbatches=2, steps=3)
+    problem = Problem(world_size=2, seed=seed, outputs=3, microbatches=chosen.microbatches, steps=3)
     got = ranks.run(trajectory, configured, problem=problem, setting=setting)
     skip = (1,) if chosen.skips else ()
     assert_same([packed.unpacked() for packed in got], whole_batch(problem, skip=skip))
@@ -92,7 +92,15 @@ def test_buffers(ranks: Ranks, argument: str, sync: bool) -> None:
     """
     if argument not in inspect.signature(DistributedDataParallel).parameters:
         pytest.skip(f"torch {torch.__version__} has no {argument} of DistributedDataParallel")
-    own = not sync and argument == "broadcast_buffers"
+    expected = counted(own=not sync and argument == "broadcast_buffers", sync=sync)
+    for replaced in (False, True):
+        got = ranks.run(buffers, argument=argument, sync=sync, steps=3, replaced=replaced)
+        for rank, (have, want) in enumerate(zip(got, expected, strict=True)):
+            assert have == want, f"replaced={replaced}, rank {rank}: buffers after each step {have}, expected {want}"
+
+
+def counted(*, own: bool, sync: bool) -> list[list[int]]:
+    """The buffer of each of two ranks after each step, if they begin with their own or with rank 0's."""
     expected: list[list[int]] = []
     for rank in range(2):
         value = 10 * rank if own else 0
@@ -103,10 +111,16 @@ def test_buffers(ranks: Ranks, argument: str, sync: bool) -> None:
             value = (before if sync else value) + forwards + rank
             values.append(value)
         expected.append(values)
-    for replaced in (False, True):
-        got = ranks.run(buffers, argument=argument, sync=sync, steps=3, replaced=replaced)
-        for rank, (have, want) in enumerate(zip(got, expected, strict=True)):
-            assert have == want, f"replaced={replaced}, rank {rank}: buffers after each step {have}, expected {want}"
+    return expected
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.filterwarnings("ignore:.broadcast_buffers. is deprecated")
+def test_buffers_of_a_group(ranks: Ranks) -> None:
+    """The group's first rank sends its own, and it is not the first of all ranks."""
+    _, *got = ranks.run(buffers, argument="broadcast_buffers", sync=True, steps=3, replaced=False, first=1)
+    expected = counted(own=False, sync=True)
+    assert got == expected, f"buffers of the group's ranks after each step: {got}, expected {expected}"
 
 
 @pytest.mark.ranks(2)

@@ -25,12 +25,14 @@ FILE, AGAIN = "whole.pt", "again"
 
 
 def whole_state() -> State:
-    """Tensors in dictionaries and lists, a scalar, and values that are no tensors."""
+    """Tensors in dictionaries, lists, lists of these and a tuple, a scalar, and values that are no tensors."""
     tensors = [integers((5, 3), torch.float32, seed=1), integers((3, 4), torch.bfloat16, seed=2)]
     return {
         "model": {"first.weight": tensors[0], "second.weight": tensors[1], "scalar": torch.tensor(3.5)},
         "optimizer": {"groups": [{"lr": 0.25, "params": [0, 1]}, {"lr": 0.5}], "moments": [tensors[0] + 1]},
         "step": 7,
+        "nested": [[3, [tensors[1] - 1, "a"]], [5], [[{"deep": tensors[0] - 1, "rate": 0.125}]]],
+        "pair": (tensors[0] + 2, [1, (2,)]),
     }
 
 

@@ -12,6 +12,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from pytest_gpuperf import Context
@@ -105,12 +107,21 @@ class Held:
         self._state.update(state_dict)
 
 
+def _objects(state: State) -> dict[str, Held]:
+    """An object for each part, beside the others."""
+    return {f"of {part}": Held({part: value}) for part, value in state.items()}
+
+
 def _held(ctx: Context, folder: Path, state: State) -> object:
-    return dcp.save({"training": Held(state)}, checkpoint_id=folder)
+    return dcp.save(_objects(state), checkpoint_id=folder)
 
 
 def _load_held(ctx: Context, folder: Path, state: State) -> object:
-    return dcp.load({"training": Held(state)}, checkpoint_id=folder)
+    objects = _objects(state)
+    dcp.load(objects, checkpoint_id=folder)
+    for held in objects.values():
+        state.update(held.state_dict())
+    return None
 
 
 class Beneath(DefaultSavePlanner):
@@ -211,6 +222,30 @@ def again(ctx: Context, *, folder: Path) -> None:
         dcp.save({"x": torch.ones(1)}, storage_writer=writer)
 
 
+def in_place(ctx: Context, *, states: list[State], folder: str) -> tuple[State, State]:
+    """Saves states of matrices one in the other's place; returns the last one as it is loaded, and what else is there.
+
+    Args:
+        ctx: the rank's context.
+        states: what the ranks save; each is cut along its own dimension, and each rank adds a value of its own.
+        folder: or its address, for all of them.
+    """
+    mesh = ctx.mesh((ctx.world_size,))
+
+    def cut(state: State, dim: int) -> State:
+        return {
+            name: distribute_tensor(value.to(ctx.device), mesh, [Shard(dim)], src_data_rank=None)
+            for name, value in state.items()
+        }
+
+    for number, state in enumerate(states):
+        dcp.save({**cut(state, number % 2), f"own {number} {ctx.rank}": [number]}, checkpoint_id=folder)
+    loaded = cut({name: torch.zeros_like(value) for name, value in states[-1].items()}, len(states) % 2)
+    dcp.load(loaded, checkpoint_id=folder)
+    found = {name: value.full_tensor().cpu() for name, value in loaded.items()}
+    return found, _load_state_dict_from_keys(checkpoint_id=folder)
+
+
 class ChangingPlanner(DefaultSavePlanner):
     """Keeps its plans apart from those of other planners: torch caches them by the class's name."""
 
@@ -219,17 +254,26 @@ class ChangingPlanner(DefaultSavePlanner):
 
 
 def _changing(ctx: Context, save: int) -> State:
-    """What a rank has at a save: from the third one on, another size of one tensor, and one more of the last rank."""
-    later = save >= 2
+    """What a rank has at a save: another state at the third one, and at each from the fifth to the eighth.
+
+    First a tensor gets another size and the last rank has one more; then this rank alone has more of its own; a tensor
+    is cut along another dimension; a value and a tensor change places; and ranks exchange their halves of a tensor.
+    """
+    last = ctx.rank == ctx.world_size - 1
     mesh = ctx.mesh((ctx.world_size,))
-    whole = integers((5, 2 + later), torch.float32, seed=save)
+    turned = mesh if save < 7 else DeviceMesh(ctx.device.type, torch.arange(ctx.world_size).flip(0))
+    even = integers((2 * ctx.world_size,), torch.float32, seed=128 + save).to(ctx.device)
+    whole = integers((5, 2 + (save >= 2)), torch.float32, seed=save)
+    replica = integers((3,), torch.float32, seed=64 + save).to(ctx.device)
+    own = (2 + ctx.rank + (last and save >= 4),)
     state: State = {
-        "shared": distribute_tensor(whole.to(ctx.device), mesh, [Shard(0)], src_data_rank=None),
-        "replica": integers((3,), torch.float32, seed=64 + save).to(ctx.device),
-        "number": 8 * save,
-        f"own {ctx.rank}": rank_input(ctx.rank, shape=(2 + ctx.rank,), dtype=torch.float32, seed=save).to(ctx.device),
+        "shared": distribute_tensor(whole.to(ctx.device), mesh, [Shard(int(save >= 5))], src_data_rank=None),
+        "halves": distribute_tensor(even, turned, [Shard(0)], src_data_rank=None),
+        "replica": replica if save < 6 else 9 * save,
+        "number": 8 * save if save < 6 else replica,
+        f"own {ctx.rank}": rank_input(ctx.rank, shape=own, dtype=torch.float32, seed=save).to(ctx.device),
     }
-    if later and ctx.rank == ctx.world_size - 1:
+    if save >= 2 and last:
         state["new"] = torch.full((2,), 3.0 + save, device=ctx.device)
     return state
 
@@ -246,7 +290,9 @@ def with_changing_plans(ctx: Context, *, folder: Path, saves: int) -> list[tuple
         dcp.save(_changing(ctx, save), checkpoint_id=folder / str(save), planner=ChangingPlanner())
     for save in range(saves):
         saved = _changing(ctx, save)
-        loaded = {name: torch.zeros_like(value) if name != "number" else -1 for name, value in saved.items()}
+        loaded = {
+            name: torch.zeros_like(value) if isinstance(value, torch.Tensor) else -1 for name, value in saved.items()
+        }
         dcp.load(loaded, checkpoint_id=folder / str(save))
         found.append((_local(saved), _local(loaded)))
     return found

@@ -5,10 +5,11 @@ torch's writer puts the place of each shard into its file; its reader finds the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint._consolidate_hf_safetensors import consolidate_safetensors_files_on_every_rank
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -40,7 +41,7 @@ def read_cut(ctx: Context, tensors: Tensors, dims: Mapping[str, int], reader: dc
 
 def read_and_joined(
     ctx: Context, *, tensors: Tensors, there: Mapping[str, int], back: Mapping[str, int], files: Mapping[str, int],
-    folder: Path,
+    folder: Path, joiners: Sequence[int] | None = None,
 ) -> Tensors:  # fmt: skip
     """Writes shards, reads them into other shards, and joins them; returns what was read.
 
@@ -51,6 +52,7 @@ def read_and_joined(
         back: along which dimension each is cut to be read.
         files: the number of the file of each.
         folder: the shards come into ``shards`` below it, and the joined files into ``whole``.
+        joiners: the ranks that join them, by default all.
     """
     writer = dcp.HuggingFaceStorageWriter(
         str(folder / "shards"), fqn_to_index_mapping=dict(files), thread_count=THREADS, save_distributed=True
@@ -60,9 +62,11 @@ def read_and_joined(
     read = read_cut(ctx, tensors, back, reader)
     (folder / "whole").mkdir(exist_ok=True)
     ctx.barrier()
-    consolidate_safetensors_files_on_every_rank(
-        str(folder / "shards"), str(folder / "whole"), dict(files), num_threads=THREADS
-    )
+    group = None if joiners is None else dist.new_group(list(joiners))
+    if joiners is None or ctx.rank in joiners:
+        consolidate_safetensors_files_on_every_rank(
+            str(folder / "shards"), str(folder / "whole"), dict(files), num_threads=THREADS, process_group=group
+        )
     return read
 
 

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import DefaultSavePlanner, _async_process_executor
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.staging import BlockingAsyncStager, DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
@@ -103,6 +103,40 @@ def _by_own(state: State, folder: Path, planner: WaitingPlanner, group: dist.Pro
     return dcp.async_save(state, process_group=group, checkpoint_id=folder, planner=planner, async_stager=Cloning())
 
 
+def _blocking(state: State, folder: Path, planner: WaitingPlanner, group: dist.ProcessGroup) -> object:
+    """Torch's stager that makes new copies each time, and needs no storage that tensors share."""
+    return dcp.async_save(
+        state, process_group=group, checkpoint_id=folder, planner=planner, async_stager=BlockingAsyncStager()
+    )
+
+
+class _Keeping(BlockingAsyncStager):
+    """Copies into what it has kept since the first save."""
+
+    def __init__(self) -> None:
+        super().__init__(cache_staged_state_dict=True)
+
+    def stage(self, state_dict: State) -> State:
+        """Copies all but objects, which torch refuses; and has memory that is not pinned, which would need a GPU."""
+        rest = {name: value for name, value in state_dict.items() if name != "objects"}
+        if self.state_dict_cache is None:
+            self.state_dict_cache = _copied(rest)
+        return {**super().stage(rest), "objects": copy.deepcopy(state_dict["objects"])}
+
+
+class _Kept:
+    """All saves have one stager."""
+
+    def __init__(self) -> None:
+        self._stager = _Keeping()
+
+    def __call__(self, state: State, folder: Path, planner: WaitingPlanner, group: dist.ProcessGroup) -> object:
+        """Begins to save."""
+        return dcp.async_save(
+            state, process_group=group, checkpoint_id=folder, planner=planner, async_stager=self._stager
+        )
+
+
 def _alone(state: State, folder: Path, planner: WaitingPlanner, group: dist.ProcessGroup) -> object:
     """Each rank saves by itself."""
     return dcp.async_save(
@@ -124,14 +158,17 @@ def _end_process() -> None:
     resource_sharer.stop()
 
 
-WAYS: Mapping[str, Begin] = {
-    "default": _default,
-    "a writer": _by_writer,
-    "a thread": _in_a_thread,
-    "your own": _by_own,
-    "alone": _alone,
-    "a process": _by_process,
+WAYS: Mapping[str, Callable[[], Begin]] = {
+    "default": lambda: _default,
+    "a writer": lambda: _by_writer,
+    "a thread": lambda: _in_a_thread,
+    "your own": lambda: _by_own,
+    "blocking": lambda: _blocking,
+    "kept": _Kept,
+    "alone": lambda: _alone,
+    "a process": lambda: _by_process,
 }
+"""Each makes what begins all saves of a test."""
 
 
 def state_of(ctx: Context, seed: int, *, split: bool) -> State:
@@ -159,8 +196,9 @@ def state_of(ctx: Context, seed: int, *, split: bool) -> State:
         f"own {ctx.rank}": rank_input(ctx.rank, shape=(2, 3), dtype=torch.float64, seed=seed).to(ctx.device),
     }
     if split:
-        whole = integers((5, 3), torch.bfloat16, seed=seed + 1).to(ctx.device)
-        state["shard"] = distribute_tensor(whole, ctx.mesh((ctx.world_size,)), [Shard(0)], src_data_rank=None)
+        for name, rows in (("shard", 5), ("thin", 1)):  # of one row only one rank has something
+            whole = integers((rows, 3), torch.bfloat16, seed=seed + rows).to(ctx.device)
+            state[name] = distribute_tensor(whole, ctx.mesh((ctx.world_size,)), [Shard(0)], src_data_rank=None)
     return state
 
 
@@ -189,17 +227,19 @@ def staged(ctx: Context, *, way: str, folder: Path, saves: int = 1) -> list[tupl
         saves: how many, one after the other.
     """
     group = dist.new_group(backend="gloo")
-    found = [_staged(ctx, way, folder / str(save), group, seed=5 + save) for save in range(saves)]
+    begin, split = WAYS[way](), way != "alone"
+    found = [_staged(ctx, begin, folder / str(save), group, seed=5 + save, split=split) for save in range(saves)]
     if way == "a process":
         _end_process()
     return found
 
 
-def _staged(ctx: Context, way: str, folder: Path, group: dist.ProcessGroup, *, seed: int) -> tuple[State, State]:
-    split = way != "alone"
+def _staged(
+    ctx: Context, begin: Begin, folder: Path, group: dist.ProcessGroup, *, seed: int, split: bool
+) -> tuple[State, State]:
     state = state_of(ctx, seed, split=split)
     may = threading.Event()
-    saving = WAYS[way](state, folder, WaitingPlanner(may), group)
+    saving = begin(state, folder, WaitingPlanner(may), group)
     if isinstance(saving, AsyncSaveResponse):
         saving.staging_completion.result(PATIENCE)
         saving = saving.upload_completion
@@ -207,10 +247,39 @@ def _staged(ctx: Context, way: str, folder: Path, group: dist.ProcessGroup, *, s
     _spoil(state)
     may.set()
     saving.result(PATIENCE)
+    return _plain(state_of(ctx, seed, split=split)), _loaded(ctx, folder, split=split)
+
+
+def _loaded(ctx: Context, folder: Path, *, split: bool) -> State:
     loaded = state_of(ctx, 9, split=split)
     loaded["tensors"] = {name: value.clone() for name, value in loaded["tensors"].items()}
     dcp.load(loaded, checkpoint_id=folder if split else folder / str(ctx.rank), no_dist=not split)
-    return _plain(state_of(ctx, seed, split=split)), _plain(loaded)
+    return _plain(loaded)
+
+
+def overlapped(ctx: Context, *, folder: Path) -> list[tuple[State, State]]:
+    """What a rank had when it called for each of two saves, the second before the first was over, and what it loads.
+
+    All tensors are the same ones, with other values.
+    """
+    group = dist.new_group(backend="gloo")
+    state, seeds = state_of(ctx, 5, split=False), (5, 6)
+    begun: list[tuple[threading.Event, Future[Any]]] = []
+    for seed in seeds:
+        now = state_of(ctx, seed, split=False)
+        for name in ("base", "scalar"):  # all others are views
+            state["tensors"][name].copy_(now["tensors"][name])
+        state[f"own {ctx.rank}"].copy_(now[f"own {ctx.rank}"])
+        state |= {name: now[name] for name in ("objects", "number")}
+        may = threading.Event()
+        saving = _alone(state, folder / str(seed), WaitingPlanner(may), group)
+        assert isinstance(saving, Future)
+        begun.append((may, saving))
+    _spoil(state)
+    for may, saving in begun:
+        may.set()
+        saving.result(PATIENCE)
+    return [(_plain(state_of(ctx, seed, split=False)), _loaded(ctx, folder / str(seed), split=False)) for seed in seeds]
 
 
 def _plain(state: State) -> State:

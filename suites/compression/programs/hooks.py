@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     allreduce_hook,
+    bf16_compress_hook,
     bf16_compress_wrapper,
     fp16_compress_hook,
     fp16_compress_wrapper,
@@ -32,14 +33,34 @@ def in_float16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torc
     return hooked
 
 
+def to_bfloat16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Sends bfloat16 over a group; by another name, too."""
+    return bf16_compress_hook(state, bucket)
+
+
+def local_in_float16(state: PostLocalSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Another hook than an all-reduce in a wrapper that casts."""
+    hooked: torch.futures.Future[torch.Tensor] = fp16_compress_wrapper(post_localSGD_hook)(state, bucket)
+    return hooked
+
+
 def pair_of(ctx: Context) -> dist.ProcessGroup:
     """The rank and its neighbour."""
     return ctx.mesh((ctx.world_size // 2, 2), ("outer", "inner")).get_group("inner")
 
 
-def local_state(ctx: Context, own: bool) -> PostLocalSGDState:
-    """Averages over all in the first two steps; after that over the rank's neighbour, or ``own`` gradients stay."""
-    return PostLocalSGDState(ctx.group, pair_of(ctx), start_localSGD_iter=2, post_local_gradient_allreduce=not own)
+STARTS = {"local": 2, "own": 1, "local in float16": 3}
+"""Steps of local hooks in which all ranks average."""
+
+
+def local_state(ctx: Context, hook: str) -> PostLocalSGDState:
+    """Averages over all at first; after that over the rank's neighbour, or of one hook ``own`` gradients stay."""
+    return PostLocalSGDState(
+        ctx.group,
+        pair_of(ctx),
+        start_localSGD_iter=STARTS[hook],
+        post_local_gradient_allreduce=hook != "own",
+    )
 
 
 HOOKS: Mapping[str, Hook] = {
@@ -47,7 +68,10 @@ HOOKS: Mapping[str, Hook] = {
     "bfloat16": in_bfloat16,
     "local": post_localSGD_hook,
     "own": post_localSGD_hook,
+    "local in float16": local_in_float16,
     "pairs": fp16_compress_hook,
+    "pairs in bfloat16": to_bfloat16,
+    "pairs in float32": allreduce_hook,
 }
 
 
@@ -66,9 +90,9 @@ def steps(ctx: Context, *, hook: str, gradients: list[list[torch.Tensor]], numbe
     """What a hook makes of the ranks' gradients in each of so many steps; from the second on, each is a bucket."""
 
     def state() -> Any:
-        if hook in ("local", "own"):
-            return local_state(ctx, hook == "own")
-        return pair_of(ctx) if hook == "pairs" else ctx.group
+        if hook in STARTS:
+            return local_state(ctx, hook)
+        return pair_of(ctx) if hook.startswith("pairs") else ctx.group
 
     step = average(ctx, gradients=GivenByRank(gradients), hook=HOOKS[hook], state=state, bucket_cap_mb=1e-5)
     return [[gradient.detach().clone().cpu() for gradient in step()] for _ in range(number)]

@@ -7,6 +7,7 @@ All gradients are in one bucket: of several, gloo's threads would exchange the p
 
 import io
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +16,10 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from pytest_gpuperf import Context
-from suites.compression.programs.averaging import average
-from suites.compression.programs.hooks import GivenByRank
+from suites.compression.programs.averaging import Hook, average
+from suites.compression.programs.hooks import GivenByRank, pair_of
+
+Wrapper = Callable[[Hook], Hook]
 
 
 @dataclass(slots=True)
@@ -39,6 +42,15 @@ def held_low_rank(held: Held, bucket: dist.GradBucket) -> torch.futures.Future[t
     return powerSGD_hook(held.state, bucket)
 
 
+def wrapped_low_rank(wrapper: Wrapper) -> Hook:
+    """The same in one of torch's wrappers, by another name: builds without NCCL refuse that of one of them."""
+
+    def hook(held: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        return wrapper(held_low_rank)(held, bucket)
+
+    return hook
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """What a rank has after its steps."""
@@ -57,6 +69,8 @@ def low_rank_steps(
     gradients: list[list[torch.Tensor]],
     number: int,
     restored: int | None = None,
+    pairs: bool = False,
+    wrapper: Wrapper | None = None,
     **options: Any,
 ) -> Told:
     """Averages a rank's gradients so many times.
@@ -66,13 +80,15 @@ def low_rank_steps(
         gradients: by rank; the same in each step.
         number: of steps.
         restored: after so many steps the state is pickled and read again.
+        pairs: whether a rank averages with its neighbour alone.
+        wrapper: of the hook, one that casts.
         options: of the state.
     """
-    held = Held(PowerSGDState(ctx.group, random_seed=1, **options))
+    held = Held(PowerSGDState(pair_of(ctx) if pairs else ctx.group, **{"random_seed": 1, **options}))
     step = average(
         ctx,
         gradients=GivenByRank(gradients),
-        hook=held_low_rank,
+        hook=held_low_rank if wrapper is None else wrapped_low_rank(wrapper),
         state=lambda: held,
     )
     told = []
@@ -81,7 +97,7 @@ def low_rank_steps(
             held.replace()
         told.append([gradient.detach().clone().cpu() for gradient in step()])
     errors: dict[torch.Size, list[torch.Tensor]] = {}
-    (error,) = held.state.error_dict.values()
-    for shape, part in zip(held.shapes, error.cpu().split([shape.numel() for shape in held.shapes]), strict=True):
-        errors.setdefault(shape, []).append(part.view(shape))
+    for error in held.state.error_dict.values():  # of the one bucket, if errors are fed back
+        for shape, part in zip(held.shapes, error.cpu().split([shape.numel() for shape in held.shapes]), strict=True):
+            errors.setdefault(shape, []).append(part.view(shape))
     return Told(told, errors, held.state.compression_stats())

@@ -103,17 +103,39 @@ def _average(ctx: Context, gradients: torch.Tensor, all_reduce: AllReduce) -> to
     return future
 
 
-def joined(ctx: Context, *, problem: Problem, lengths: Sequence[int], divide_by_initial_world_size: bool) -> Packed:
+def joined(
+    ctx: Context,
+    *,
+    problem: Problem,
+    lengths: Sequence[int],
+    divide_by_initial_world_size: bool,
+    first: int = 0,
+    no_sync: bool = False,
+) -> Packed:
     """``lengths[r]`` steps on rank r: ranks that have run out of batches take part in the others' all-reduces.
+
+    Args:
+        ctx: the rank's context.
+        problem: what is trained.
+        lengths: how many steps each rank has.
+        divide_by_initial_world_size: whether the mean is over all ranks, not over those that still have batches.
+        first: of the ranks that train, in a group of their own; those before it do nothing.
+        no_sync: whether gradients are reduced only in a step's last microbatch.
 
     Returns:
         What the steps return; and the parameters when all ranks are through, which all should have by then.
     """
-    module = DistributedDataParallel(problem_network(ctx, problem))
+    group = dist.new_group(list(range(first, ctx.world_size))) if first else None
+    rank = ctx.rank - first
+    if rank < 0:
+        return Packed.of({})
+    module = DistributedDataParallel(problem_network(ctx, problem, rank=rank), process_group=group)
     optimizer = optimizer_for(problem, module.parameters())
-    step = problem_step(problem, module, optimizer, batches_on_device(ctx, problem))
+    batches = [(x.to(ctx.device), grad.to(ctx.device)) for x, grad in problem.batches(rank)]
+    accumulating = module.no_sync if no_sync else contextlib.nullcontext
+    step = problem_step(problem, module, optimizer, batches, accumulating)
     with module.join(divide_by_initial_world_size=divide_by_initial_world_size):
-        results = all_steps(step, lengths[ctx.rank])
+        results = all_steps(step, lengths[rank])
     final = dict(module.module.named_parameters())
     return Packed.of(results | {f"at last, {name}": final[name] for name in problem.parameters()})
 

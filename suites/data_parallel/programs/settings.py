@@ -5,10 +5,11 @@ Each setting leaves the training's numbers as they are. The step is that of ``su
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -83,6 +84,29 @@ def _nested(nest: Callable[[torch.Tensor | None, torch.Tensor], Any], take: Call
     return wrap
 
 
+class _Named(NamedTuple):
+    """What a model returns, beside what it only shows."""
+
+    short: torch.Tensor | None
+    seen: torch.Tensor
+    long: list[torch.Tensor]
+    rows: int
+
+
+def _taken(output: _Named) -> list[torch.Tensor | None]:
+    """Looks at what the model shows: it has no gradient, as before it was wrapped."""
+    assert not output.seen.requires_grad
+    assert torch.equal(output.seen, output.long[0])
+    assert output.rows == len(output.seen)
+    return [output.short, *output.long]
+
+
+def _copied_with_a_static_graph(ctx: Context, network: Network) -> DistributedDataParallel:
+    """A copy, which has to know as well that a parameter has no gradient: nobody looks for such ones."""
+    network.register_parameter("unused", nn.Parameter(torch.ones(2, dtype=torch.float64, device=ctx.device)))
+    return copy.deepcopy(DistributedDataParallel(network, static_graph=True))
+
+
 def _copied_at_once(ctx: Context, network: Network) -> DistributedDataParallel:
     return DistributedDataParallel(network, batched_grad_copy=True)
 
@@ -94,6 +118,8 @@ class Setting:
     wrap: Wrap
     skips: bool = False
     """Whether the second rank does not use the shortcut."""
+    microbatches: int = 2
+    """Of a step; the first backward of a static graph has to reduce, and torch 2.13 fails if it doesn't."""
     needs: str = ""
     """The argument that older versions of torch do not have."""
 
@@ -109,6 +135,10 @@ SETTINGS: Mapping[str, Setting] = {
     "a device": Setting(_on_a_device),
     "unused parameters left out": Setting(_unused_not_reduced, needs="skip_all_reduce_unused_params"),
     "gradients copied at once": Setting(_copied_at_once, needs="batched_grad_copy"),
+    "a copy with a static graph": Setting(_copied_with_a_static_graph, microbatches=1),
+    "outputs with names": Setting(
+        _nested(lambda short, long: _Named(short, long.detach(), [long], len(long)), _taken), skips=True
+    ),
     "outputs in a dict": Setting(
         _nested(
             lambda short, long: {"short": short, "long": [long]}, lambda output: [output["short"], *output["long"]]
@@ -213,7 +243,7 @@ class _Counting(nn.Module):
         return x * self.weight
 
 
-def buffers(ctx: Context, *, argument: str, sync: bool, steps: int, replaced: bool) -> list[float]:
+def buffers(ctx: Context, *, argument: str, sync: bool, steps: int, replaced: bool, first: int = 0) -> list[float]:
     """The buffer after each step, in which rank r begins with 10 r and adds 1 + r of its own after the forward.
 
     The last step but one has a forward without a reduction before it, which is no reason to send buffers.
@@ -224,12 +254,17 @@ def buffers(ctx: Context, *, argument: str, sync: bool, steps: int, replaced: bo
         sync: its value.
         steps: of the training.
         replaced: whether each forward makes a new tensor of the buffer, and doesn't write into the old one.
+        first: of the ranks that train, in a group of their own in which it is rank 0; those before it do nothing.
     """
-    layer = _Counting(10 * ctx.rank, replaced).to(ctx.device)
+    group = dist.new_group(list(range(first, ctx.world_size))) if first else None
+    rank = ctx.rank - first
+    if rank < 0:
+        return []
+    layer = _Counting(10 * rank, replaced).to(ctx.device)
     if argument == "forward_sync_buffers":
-        module = DistributedDataParallel(layer, forward_sync_buffers=sync)
+        module = DistributedDataParallel(layer, process_group=group, forward_sync_buffers=sync)
     else:
-        module = DistributedDataParallel(layer, broadcast_buffers=sync)
+        module = DistributedDataParallel(layer, process_group=group, broadcast_buffers=sync)
     counts = []
     x = torch.ones(1, dtype=torch.float64, device=ctx.device)
     for number in range(steps):
@@ -237,7 +272,7 @@ def buffers(ctx: Context, *, argument: str, sync: bool, steps: int, replaced: bo
             with module.no_sync():
                 module(x)
         module(x).sum().backward()
-        layer.calls += ctx.rank
+        layer.calls += rank
         counts.append(float(layer.calls))
     return counts
 
