@@ -61,9 +61,7 @@ def test_several_stages_on_a_rank(ranks: Ranks, schedule: str, way: str, reshard
     for told in got:
         # As many as torch fetches ahead, but for the first step, which finds out what stages hand on.
         _, most = (int(of_step.pop("most gathered")) for of_step in told)
-        assert reshard or not hasattr(FSDPModule, "reset_iter_state") or most == min(3, SCHEDULES[schedule].of_place), (
-            f"{most} stages gathered at once"
-        )
+        assert reshard or most == min(3, SCHEDULES[schedule].of_place), f"{most} stages gathered at once"
     for step, whole in enumerate(of_steps):
         assert_same([told[step] for told in got], [held(whole, schedule, rank) for rank in range(4)], ordered=False)
 
