@@ -11,9 +11,10 @@ from pytest_gpuperf import Ranks
 from suites.sharded_data_parallel.programs.extended import ALL, configured, typed_together
 from suites.sharded_data_parallel.programs.one_module import switched
 from suites.sharded_data_parallel.programs.settings import frozen_later, reduced_apart, typed
+from suites.sharded_data_parallel.programs.uncommon import inferred
 from suites.shared.comparison import assert_each, assert_same
 from suites.shared.inputs import integers
-from suites.shared.problems import MAX_STEPS_IN, Problem
+from suites.shared.problems import MAX_STEPS_IN, Network, Problem
 from suites.shared.references import whole_batch
 from suites.shared.sharding import shard
 from suites.shared.step import Tensors
@@ -105,6 +106,18 @@ def test_what_is_frozen_after_a_step_gets_no_gradient(ranks: Ranks) -> None:
     expected = [names, [name for name in names if not name.startswith("first.")]]
     for rank, trained in enumerate(ranks.run(frozen_later, problem=problem)):
         assert trained == expected, f"rank {rank}: gradients of {trained} in each step, expected {expected}"
+
+
+@pytest.mark.ranks(2)
+def test_inference_mode(ranks: Ranks) -> None:
+    """Gathered parameters are tensors of inference mode then."""
+    problem = Problem(world_size=2, seed=1, outputs=3, steps=3)
+    got = [ranks.run(inferred, problem=problem, whole=whole) for whole in (False, True)]
+    for rank in range(2):
+        for step, (x, _) in enumerate(problem.batches(rank)):
+            network = Network({name: value + step for name, value in problem.parameters().items()})
+            expected = [network(x[0]).detach()] * 2
+            assert_each([outputs[rank][step] for outputs in got], expected, f"rank {rank}, step {step}, output")
 
 
 @pytest.mark.ranks(2)
