@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -33,17 +34,17 @@ def test_random_numbers(ranks: Ranks, preserve: bool) -> None:
         assert_close(got, numbers[[0, 0, 1]] if preserve else numbers, way)
 
 
-@pytest.mark.parametrize("listed", [False, True], ids=["in a module", "in a list"])
-def test_runs_in_segments(ranks: Ranks, listed: bool) -> None:
+def test_runs_in_segments(ranks: Ranks) -> None:
     """Three segments of seven functions have two each, and the last one has the rest and keeps everything."""
     values = [1]
     for added in range(7):
         values.append(values[-1] ** 2 + added)
     expected = torch.full((2,), math.prod(2 * value for value in values[:-1]), dtype=torch.float64)
-    for reentrant in (False, True):
+    for listed, reentrant in itertools.product((False, True), repeat=2):
+        where = f"listed {listed}, reentrant {reentrant}"
         ((runs, gradient),) = ranks.run(runs_in_segments, functions=7, segments=3, listed=listed, reentrant=reentrant)
-        assert runs == [2, 2, 2, 2, 1, 1, 1], f"reentrant {reentrant}: functions have run {runs} times"
-        assert_close(gradient, expected, f"reentrant {reentrant}, input gradient")
+        assert runs == [2, 2, 2, 2, 1, 1, 1], f"{where}: functions have run {runs} times"
+        assert_close(gradient, expected, f"{where}, input gradient")
 
 
 def test_recomputation_stops_early(ranks: Ranks) -> None:

@@ -26,7 +26,6 @@ Batches = list[tuple[torch.Tensor, torch.Tensor]]
     [
         ("Interleaved1F1B", "sharded", True),
         ("Interleaved1F1B", "replicated", False),
-        ("LoopedBFS", "sharded", False),
         ("InterleavedZeroBubble", "sharded", False),
         ("ZBVZeroBubble", "sharded", False),
     ],

@@ -18,7 +18,6 @@ from torch.distributed.pipelining import (
     PipelineStage,
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
-    ScheduleLoopedBFS,
     ScheduleZBVZeroBubble,
 )
 from torch.distributed.tensor import DTensor
@@ -54,7 +53,6 @@ class Schedule:
 
 SCHEDULES: Mapping[str, Schedule] = {
     "Interleaved1F1B": Schedule(ScheduleInterleaved1F1B, 4),
-    "LoopedBFS": Schedule(ScheduleLoopedBFS, 4),
     "InterleavedZeroBubble": Schedule(ScheduleInterleavedZeroBubble, 2),
     "ZBVZeroBubble": Schedule(ScheduleZBVZeroBubble, 2, down_and_up=True),
 }

@@ -14,9 +14,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
 from pytest_gpuperf import Context
 from suites.sharded_data_parallel.programs.settings import Setting, units
-from suites.sharded_data_parallel.programs.stages import by_layer
+from suites.sharded_data_parallel.programs.stages import by_layer, local_shard
 from suites.shared.problems import Network, Problem
 from suites.shared.sharding import parameters_on_device
+from suites.shared.step import Tensors
 from suites.shared.training import batches_on_device
 
 
@@ -105,3 +106,23 @@ def inferred(ctx: Context, *, problem: Problem, whole: bool) -> list[torch.Tenso
             for value in network.parameters():
                 value.add_(1)
     return outputs
+
+
+def replaced_while_gathered(ctx: Context, *, problem: Problem) -> list[Tensors]:
+    """The rank's shards in a state that is taken after a forward, and outputs before and after it is loaded doubled.
+
+    Nothing is given back after the forward, so that both find all parameters gathered.
+    """
+    network = Network(parameters_on_device(ctx, problem.parameters()))
+    by_layer(network, mesh=ctx.mesh((ctx.world_size,)), reshard_after_forward=False)
+    x, _ = batches_on_device(ctx, problem)[0]
+    told = []
+    with torch.no_grad():
+        for _ in range(2):
+            output = network(x[0])
+            state = network.state_dict()
+            told.append({name: local_shard(value).clone() for name, value in state.items()} | {"output": output})
+            doubled = {name: 2 * value for name, value in state.items()}
+            network(x[0])
+            network.load_state_dict(doubled)
+    return told
