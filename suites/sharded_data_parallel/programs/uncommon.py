@@ -5,12 +5,14 @@ These settings leave the training's numbers as they are, as those of ``suites.sh
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.utils.checkpoint import checkpoint
 
 from pytest_gpuperf import Context
 from suites.sharded_data_parallel.programs.settings import Setting, units
@@ -77,6 +79,23 @@ def _by_other_names(ctx: Context, network: Network, **options: Any) -> None:
     by_layer(network, **options)
 
 
+class _Recomputed(nn.Module):
+    """Computes a whole network again in backward, with all hooks of its units: one half of the rows, then the other."""
+
+    def __init__(self, network: Network, *, reentrant: bool) -> None:
+        super().__init__()
+        self.module, self._reentrant = network, reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The network's output."""
+        return torch.cat([checkpoint(self.module, rows, use_reentrant=self._reentrant) for rows in x.tensor_split(2)])
+
+
+def _recomputed(ctx: Context, network: Network, *, reentrant: bool, **options: Any) -> nn.Module:
+    by_layer(network, reshard_after_forward=True, **options)
+    return _Recomputed(network, reentrant=reentrant)
+
+
 UNCOMMON: Mapping[str, Setting] = {
     "sums only, in float32": Setting(_sums_only, times=2.0, dtype=torch.float32),
     "whole replicas and twice the divisor": Setting(
@@ -84,6 +103,10 @@ UNCOMMON: Mapping[str, Setting] = {
     ),
     "cut over half of the ranks in bfloat16": Setting(_half_resharded_in_bfloat16, ranks=4, dtype=torch.float32),
     "parameters of two names": Setting(_by_other_names),
+    "recomputed as a whole": Setting(functools.partial(_recomputed, reentrant=False), needs="reset_iter_state"),
+    "recomputed as a whole, reentrant": Setting(
+        functools.partial(_recomputed, reentrant=True), needs="reset_iter_state"
+    ),
 }
 
 
