@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential, set_checkp
 
 from pytest_gpuperf import Context
 
-Call = Callable[[nn.Module, torch.Tensor, bool], torch.Tensor]
+Recomputing = Callable[[nn.Module, torch.Tensor, bool], torch.Tensor]
 """Takes a module, its input, and whether random numbers are drawn as before."""
 
 
@@ -50,7 +50,7 @@ def _wrapped(module: nn.Module, x: torch.Tensor, preserve: bool, *, kind: Checkp
     return output
 
 
-CALLS: Mapping[str, Call] = {
+CALLS: Mapping[str, Recomputing] = {
     "function": functools.partial(_called, reentrant=False),
     "function, reentrant": functools.partial(_called, reentrant=True),
     "segments": functools.partial(_in_segments, reentrant=False),
