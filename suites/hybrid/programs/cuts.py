@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from pytest_gpuperf import Context
@@ -42,13 +42,19 @@ class _Sum(nn.Module):
             assert isinstance(value, DTensor)
             self.seen[name] = value.full_tensor().detach().clone()
             cut = CUTS[name][0] if CUTS[name][0].is_shard() else Shard(0)
-            weight = distribute_tensor(weights[name], self._tensors, [cut], src_data_rank=None)
+            weight = distribute_tensor(weights[name].to(value.dtype), self._tensors, [cut], src_data_rank=None)
             total.append((value * weight).sum().full_tensor())  # type: ignore[attr-defined]
         return torch.stack(total).sum()
 
 
 def cut_twice(
-    ctx: Context, *, steps: int, reshard: bool, values: Tensors, weights: list[list[Tensors]]
+    ctx: Context,
+    *,
+    steps: int,
+    reshard: bool,
+    policy: MixedPrecisionPolicy,
+    values: Tensors,
+    weights: list[list[Tensors]],
 ) -> list[Tensors]:
     """Of each step, whole: what forward sees of the parameters, their gradients, and what a step of SGD makes of them.
 
@@ -56,6 +62,7 @@ def cut_twice(
         ctx: the rank's context.
         steps: their number.
         reshard: whether backward gathers parameters anew.
+        policy: of the dtypes of computation and reduction.
         values: of all parameters, named as ``CUTS``.
         weights: of each step and each place on the axis of the batch: what parameters are multiplied by.
     """
@@ -66,6 +73,7 @@ def cut_twice(
         module,
         mesh=mesh["shard"],
         reshard_after_forward=reshard,
+        mp_policy=policy,
         shard_placement_fn=lambda value: Shard(dims[id(value)]),
     )
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0, foreach=False)
