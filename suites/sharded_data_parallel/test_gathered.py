@@ -16,6 +16,8 @@ EXPECTED = {
     "root resharded": "",
     "all resharded, set later": "",
     "none resharded, set later": BOTH,
+    "over one rank": BOTH,
+    "over both ranks": "",
     "layer resharded": "root after forward",
 }
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from pytest_gpuperf import Ranks
-from suites.sharded_data_parallel.programs.inputs import WAYS, WIDTH, mean_gradient, shared_weights
+from suites.sharded_data_parallel.programs.inputs import WAYS, WIDTH, mean_gradient, mean_of_sums, shared_weights
 from suites.shared.comparison import assert_each, assert_same
 from suites.shared.inputs import integers
 from suites.shared.step import Tensors
@@ -75,3 +76,23 @@ def test_means_at_both_ends_of_float16(ranks: Ranks, way: str, seed: int) -> Non
     both = torch.cat([large, small])
     got = ranks.run(mean_gradient, way=way, gradients=[both] * degree)
     assert_each(got, [both] * degree, "mean gradient")
+
+
+@pytest.mark.ranks(2)
+def test_the_dtype_of_reductions_alone(ranks: Ranks) -> None:
+    """256 and 1, and on the other rank -256 and 0: bfloat16 has no 257, and float32 not the 2**-17 beside it.
+
+    The policy says nothing of computation: gradients have the parameters' dtype until they are reduced.
+    """
+    for parameters, reduced, small, expected in (
+        (torch.bfloat16, None, 0.0, 0.0),
+        (torch.bfloat16, torch.float32, 0.0, 0.5),
+        (torch.float32, None, 2.0**-17, 0.5),
+        (torch.float32, torch.bfloat16, 0.0, 0.0),
+        (torch.float32, torch.float64, 2.0**-17, 0.5 + 2.0**-18),
+    ):
+        of_ranks = [(256.0, 1.0 + small), (-256.0, 0.0)]
+        gradients = [[torch.full((3,), value, dtype=parameters) for value in of_rank] for of_rank in of_ranks]
+        got = ranks.run(mean_of_sums, gradients=gradients, policy=MixedPrecisionPolicy(reduce_dtype=reduced))
+        means = [torch.full((3,), expected, dtype=parameters)] * 2
+        assert_each(got, means, f"mean gradient of {parameters} parameters, reduced in {reduced}")

@@ -27,8 +27,9 @@ def test_long_gradients(ranks: Ranks, precision: Precision, accumulation: progra
 
 @pytest.mark.ranks(4)
 @precisions
-def test_long_gradients_of_replicas(ranks: Ranks, precision: Precision) -> None:
-    assert_long_gradients(ranks, precision, replicas=2)
+@pytest.mark.parametrize("accumulation", ["whole", "sharded"])
+def test_long_gradients_of_replicas(ranks: Ranks, precision: Precision, accumulation: programs.Accumulation) -> None:
+    assert_long_gradients(ranks, precision, replicas=2, accumulation=accumulation)
 
 
 def assert_long_gradients(

@@ -11,9 +11,10 @@ from pytest_gpuperf import Ranks
 from suites.sharded_data_parallel.programs.extended import ALL, configured, typed_together
 from suites.sharded_data_parallel.programs.one_module import switched
 from suites.sharded_data_parallel.programs.settings import frozen_later, reduced_apart, typed
+from suites.sharded_data_parallel.programs.uncommon import inferred, replaced_while_gathered
 from suites.shared.comparison import assert_each, assert_same
 from suites.shared.inputs import integers
-from suites.shared.problems import MAX_STEPS_IN, Problem
+from suites.shared.problems import MAX_STEPS_IN, Network, Problem
 from suites.shared.references import whole_batch
 from suites.shared.sharding import shard
 from suites.shared.step import Tensors
@@ -99,12 +100,39 @@ def test_who_waits_with_the_reduction(ranks: Ranks, recurse: bool) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_what_is_frozen_after_a_step_gets_no_gradient(ranks: Ranks) -> None:
-    problem = Problem(world_size=2, seed=1)
+def test_what_is_frozen_for_a_step_gets_no_gradient(ranks: Ranks) -> None:
+    problem = Problem(world_size=2, seed=1, steps=3)
     names = list(problem.parameters())
-    expected = [names, [name for name in names if not name.startswith("first.")]]
+    expected = [names, [name for name in names if not name.startswith("first.")], names]
     for rank, trained in enumerate(ranks.run(frozen_later, problem=problem)):
         assert trained == expected, f"rank {rank}: gradients of {trained} in each step, expected {expected}"
+
+
+@pytest.mark.ranks(2)
+def test_inference_mode(ranks: Ranks) -> None:
+    """Gathered parameters are tensors of inference mode then."""
+    problem = Problem(world_size=2, seed=1, outputs=3, steps=3)
+    got = [ranks.run(inferred, problem=problem, whole=whole) for whole in (False, True)]
+    for rank in range(2):
+        for step, (x, _) in enumerate(problem.batches(rank)):
+            network = Network({name: value + step for name, value in problem.parameters().items()})
+            expected = [network(x[0]).detach()] * 2
+            assert_each([outputs[rank][step] for outputs in got], expected, f"rank {rank}, step {step}, output")
+
+
+@pytest.mark.ranks(2)
+def test_a_state_of_gathered_parameters(ranks: Ranks) -> None:
+    """It has the shards, and the next forward has what is loaded."""
+    problem = Problem(world_size=2, seed=1, outputs=3)
+    got = ranks.run(replaced_while_gathered, problem=problem)
+    for number in range(2):
+        values = {name: value * 2**number for name, value in problem.parameters().items()}
+        expected: list[Tensors] = []
+        for rank in range(2):
+            x, _ = problem.batches(rank)[0]
+            expected.append({name: shard(value, 2, 0)[rank] for name, value in values.items()})
+            expected[rank]["output"] = Network(values)(x[0]).detach()
+        assert_same([told[number] for told in got], expected, ordered=False)
 
 
 @pytest.mark.ranks(2)

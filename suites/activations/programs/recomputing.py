@@ -34,7 +34,7 @@ from suites.activations.programs.techniques import Block, Forward, Technique, un
 Apply = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
 
-def _each(apply: Apply) -> Technique:
+def each(apply: Apply) -> Technique:
     """A technique that calls each block in a way."""
 
     def technique(ctx: Context, model: nn.Sequential) -> Forward:
@@ -285,22 +285,22 @@ def _by_policy(policy: Any) -> Technique:
 
 
 WAYS: Mapping[str, Technique] = {
-    "selective": _each(_selective),
-    "selective, listed": _each(_listed),
-    "selective, by yes or no": _each(_yes_or_no),
-    "selective, by all policies": _each(_all_policies),
+    "selective": each(_selective),
+    "selective, listed": each(_listed),
+    "selective, by yes or no": each(_yes_or_no),
+    "selective, by all policies": each(_all_policies),
     "in segments": _in_segments(2, reentrant=False),
     "in segments, reentrant": _in_segments(2, reentrant=True),
-    "without an early stop": _each(_without_early_stop),
+    "without an early stop": each(_without_early_stop),
     "offloaded, not pinned": _without_pinned_memory,
-    "reentrant": _each(_reentrant),
-    "reentrant, of several": _each(_reentrant_of_several),
-    "to the end": _each(_to_the_end),
-    "in place": _each(_in_place),
-    "nested": _each(_twice),
-    "gradients inside": _each(_with_gradients_inside),
-    "gradients inside, to the end": _each(functools.partial(_with_gradients_inside, early_stop=False)),
-    "after a failure": _each(_after_a_failure),
+    "reentrant": each(_reentrant),
+    "reentrant, of several": each(_reentrant_of_several),
+    "to the end": each(_to_the_end),
+    "in place": each(_in_place),
+    "nested": each(_twice),
+    "gradients inside": each(_with_gradients_inside),
+    "gradients inside, to the end": each(functools.partial(_with_gradients_inside, early_stop=False)),
+    "after a failure": each(_after_a_failure),
     "wrapped": _wrapped(functools.partial(checkpoint_wrapper, checkpoint_impl=CheckpointImpl.NO_REENTRANT)),
     "wrapped, reentrant": _wrapped(functools.partial(checkpoint_wrapper, checkpoint_impl=CheckpointImpl.REENTRANT)),
     "offloaded": _wrapped(offload_wrapper),

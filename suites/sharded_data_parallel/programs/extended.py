@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from pytest_gpuperf import Context
 from suites.sharded_data_parallel.programs.settings import SETTINGS, Setting, units
 from suites.sharded_data_parallel.programs.stages import by_layer, local_shard
+from suites.sharded_data_parallel.programs.uncommon import UNCOMMON
 from suites.shared.problems import Network, Problem, optimizer_for
 from suites.shared.sharding import parameters_on_device
 from suites.shared.step import Step, Tensors
@@ -300,7 +301,7 @@ EXTENDED: Mapping[str, Setting] = {
     "replicated": Setting(_replicated, dim=lambda name, dims: None, needs="reset_iter_state"),
     "failed with a gather under way": Setting(_failed_with_a_gather_under_way, needs="reset_iter_state"),
 }
-ALL: Mapping[str, Setting] = {**SETTINGS, **EXTENDED}
+ALL: Mapping[str, Setting] = {**SETTINGS, **EXTENDED, **UNCOMMON}
 
 
 def configured(ctx: Context, *, problem: Problem, setting: str) -> Step[Tensors]:

@@ -30,13 +30,15 @@ def _as_it_is(root: FSDPModule, layer: FSDPModule) -> None:
     pass
 
 
-SETTINGS: Mapping[str, tuple[bool | None, Callable[[FSDPModule, FSDPModule], None]]] = {
+SETTINGS: Mapping[str, tuple[bool | int | None, Callable[[FSDPModule, FSDPModule], None]]] = {
     "default": (None, _as_it_is),
     "all resharded": (True, _as_it_is),
     "none resharded": (False, _as_it_is),
     "root resharded": (None, lambda root, layer: root.set_reshard_after_forward(True, recurse=False)),
     "all resharded, set later": (False, lambda root, layer: root.set_reshard_after_forward(True)),
     "none resharded, set later": (True, lambda root, layer: root.set_reshard_after_forward(False)),
+    "over one rank": (1, _as_it_is),
+    "over both ranks": (2, _as_it_is),
     "layer resharded": (False, lambda root, layer: layer.set_reshard_after_forward(True)),
 }
 """What ``fully_shard`` is given as ``reshard_after_forward``, and what is set afterwards."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -135,6 +135,25 @@ class Weighted(nn.Module):
     def forward(self, weights: torch.Tensor) -> torch.Tensor:
         """The sum."""
         return self.value @ weights
+
+
+def mean_of_sums(
+    ctx: Context, *, gradients: Sequence[Sequence[torch.Tensor]], policy: MixedPrecisionPolicy
+) -> torch.Tensor:
+    """FSDP2's mean over ranks of the sums over microbatches, whole; ranks meet after the last microbatch.
+
+    Args:
+        ctx: the rank's context.
+        gradients: of each rank and microbatch, all in one dtype, which the parameter has too.
+        policy: of the module.
+    """
+    mine = [gradient.to(ctx.device) for gradient in gradients[ctx.rank]]
+    module = Weighted(len(mine[0]), mine[0].dtype).to(ctx.device)
+    fully_shard(module, mesh=ctx.mesh((ctx.world_size,)), mp_policy=policy)
+    for index, gradient in enumerate(mine, start=1):
+        with _waiting(module, index < len(mine)):
+            module(gradient).backward()
+    return _whole(gradient_of(module.value))
 
 
 def mean_gradient(ctx: Context, *, way: str, gradients: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -359,16 +359,16 @@ def reduced_apart(ctx: Context, *, problem: Problem, recurse: bool) -> list[str]
 
 
 def frozen_later(ctx: Context, *, problem: Problem) -> list[list[str]]:
-    """Names of the parameters that get a gradient: in the first step, and after the first layer is frozen."""
+    """Names of the parameters that get a gradient: before the first layer is frozen, while it is, and afterwards."""
     network = Network(parameters_on_device(ctx, problem.parameters()))
     by_layer(network, mesh=ctx.mesh((ctx.world_size,)))
     trained = []
-    for x, grad in batches_on_device(ctx, problem)[:2]:
+    for frozen, (x, grad) in zip((False, True, False), batches_on_device(ctx, problem), strict=True):
+        assert network.first is not None
+        network.first.requires_grad_(not frozen)
         network.zero_grad()
         network(x[0]).backward(grad[0])
         trained.append([name for name, value in network.named_parameters() if value.grad is not None])
-        assert network.first is not None
-        network.first.requires_grad_(False)
     return trained
 
 
