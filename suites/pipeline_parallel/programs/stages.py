@@ -52,6 +52,11 @@ def cannot_run(schedule: str, backend: str, stage: type = PipelineStage) -> str 
     return None
 
 
+def finds_out_anew() -> bool:
+    """Whether stages of this torch, 2.12 or later, may begin with an evaluation; it does not fix what a step needs."""
+    return hasattr(PipelineStage, "_warmup_forward_vote")
+
+
 def miscounts(schedule: str) -> str | None:
     """Why the schedule gives weights that a stage uses twice a wrong gradient with this torch; None if it does not.
 

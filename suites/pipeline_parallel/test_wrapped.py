@@ -1,0 +1,52 @@
+"""Pipelines that are replicated have the gradients of the whole batch, exactly, whatever wraps their stages."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpuperf import Ranks
+from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE, finds_out_anew, placed
+from suites.pipeline_parallel.programs.wrapped import Wrapper, train_wrapped
+from suites.pipeline_parallel.reference.model import case, whole_model
+from suites.shared.comparison import assert_same
+
+MICROBATCHES, REPLICAS = 4, 2
+WAYS: list[tuple[Wrapper, str]] = [
+    *(("FSDP", schedule) for schedule in RUNNERS if schedule not in SINGLE),
+    ("replicate", "1F1B"),
+    ("replicate", "ZBVZeroBubble"),
+    ("DDP", "Interleaved1F1B"),
+    ("DDP", "LoopedBFS"),
+]
+"""DistributedDataParallel does not see the gradients of backwards that are split."""
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.skipif(not finds_out_anew(), reason="this torch reduces gradients at other times")
+@pytest.mark.parametrize(("wrapper", "schedule"), WAYS)
+def test_stages_that_are_wrapped(ranks: Ranks, wrapper: Wrapper, schedule: str) -> None:
+    """Layers of three rows that two replicas share are cut unevenly; there are two steps where torch takes them."""
+    degree = ranks.world_size // REPLICAS
+    count = degree * (1 if schedule in SINGLE else 2)
+    whole = case(schedule, [[3], *[[3, 3]] * count], MICROBATCHES * REPLICAS, 2, "linear", seed=1)
+    target = whole.target * MICROBATCHES * REPLICAS
+    got = ranks.run(
+        train_wrapped,
+        schedule=schedule,
+        wrapper=wrapper,
+        stages=whole.stages,
+        x=whole.x,
+        target=target,
+        microbatches=MICROBATCHES,
+        replicas=REPLICAS,
+    )
+    for step in range(1, len(got[0]) + 1):
+        expected = whole_model(whole._replace(x=step * whole.x))
+        of_ranks = []
+        for rank in range(ranks.world_size):
+            own = tuple(f"stage {index}." for index in placed(schedule, rank % degree, degree, count))
+            gradients = {name: value for name, value in expected.items() if name.endswith(" gradient")}
+            of_ranks.append(
+                {name.removesuffix(" gradient"): value for name, value in gradients.items() if name.startswith(own)}
+            )
+        assert_same([of_rank[step - 1] for of_rank in got], of_ranks, ordered=False)
