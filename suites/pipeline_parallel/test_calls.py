@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.distributed.pipelining.schedules import get_schedule_class
 
 from pytest_gpuperf import Ranks
 from suites.pipeline_parallel.programs.calls import POWER, train_both
@@ -46,6 +47,11 @@ def test_ways_to_call_a_schedule(ranks: Ranks, schedule: str) -> None:
         assert_same(results, of_ranks, ordered=False)
 
 
+@pytest.mark.parametrize("schedule", RUNNERS)
+def test_a_schedule_is_found_by_its_name(schedule: str) -> None:
+    assert get_schedule_class(schedule) is get_schedule_class(schedule.lower()) is RUNNERS[schedule]
+
+
 def whole_model(
     weights: list[torch.Tensor],
     target: torch.Tensor,
@@ -73,5 +79,7 @@ def whole_model(
         if times <= 2:
             losses.sum().backward()
             results[f"batch {times}"] = gradient_of(batch)
+    if evaluated:
+        results |= {f"{name} 5": results[f"{name} 4"] for name in ("output", "sum")}
     results |= {f"rows {index}": gradient_of(gate) for index, gate in enumerate(gates)}
     return results | {f"stage {index}": gradient_of(leaf) for index, leaf in enumerate(leaves)}

@@ -62,7 +62,8 @@ def train_called(
 ) -> Tensors:
     """An evaluation, a step that returns no output, one that does, and another evaluation, of other batches.
 
-    All note their losses in one list. Keyword arguments are tensors in containers, and a number.
+    After it a schedule without a loss has the last batch again. All others note their losses in one list. Keyword
+    arguments are tensors in containers, and a number.
 
     Args:
         ctx: the rank's context.
@@ -123,6 +124,16 @@ def train_called(
     note(call(runner.step, 2), 2)
     if evaluates(schedule):
         note(call(runner.eval, 4), 4)
+        # Without a loss a step is an evaluation.
+        fresh = [PipelineStage(module, index, count, ctx.device) for index, module in modules.items()]
+        only = RUNNERS[schedule](
+            fresh[0] if schedule in SINGLE else fresh,
+            microbatches,
+            output_merge_spec=(TensorChunkSpec(0), sum_reducer),
+            scale_grads=False,  # torch scales whatever gradients there are, of earlier steps too
+        )
+        given = (batches[4].detach(),) if first else ()
+        note(only.step(*given, gates=gates, power=POWER), 5)
     for index, module in modules.items():
         still = [name for name in ("bias", "unused") if getattr(module, name).grad is not None]
         assert not still, f"stage {index}: what has no gradient has one: {still}"
