@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.distributed.pipelining.schedules import get_schedule_class
 
 from pytest_gpuperf import Ranks
 from suites.pipeline_parallel.programs.calls import POWER, train_both
-from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE, SPLITTING, evaluates, finds_out_anew, placed
+from suites.pipeline_parallel.programs.carrying import needs_no_gradient
+from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE, SPLITTING, evaluates, placed
 from suites.shared.comparison import assert_same
 from suites.shared.inputs import integers
 from suites.shared.step import Tensors, gradient_of
@@ -21,7 +21,7 @@ def whole(shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.skipif(not finds_out_anew(), reason="what this torch's stages find out at first they keep")
+@pytest.mark.skipif(not needs_no_gradient(), reason="this torch wants a gradient of all that a stage hands on")
 @pytest.mark.parametrize("schedule", RUNNERS)
 def test_ways_to_call_a_schedule(ranks: Ranks, schedule: str) -> None:
     """An evaluation comes first; a step returns nothing; one list has all losses; a stage does not train."""
@@ -45,11 +45,6 @@ def test_ways_to_call_a_schedule(ranks: Ranks, schedule: str) -> None:
                 of_rank["rows"] = torch.stack([expected[f"rows {index}"] for index in own]).sum(0)
             of_ranks.append(of_rank)
         assert_same(results, of_ranks, ordered=False)
-
-
-@pytest.mark.parametrize("schedule", RUNNERS)
-def test_a_schedule_is_found_by_its_name(schedule: str) -> None:
-    assert get_schedule_class(schedule) is get_schedule_class(schedule.lower()) is RUNNERS[schedule]
 
 
 def whole_model(

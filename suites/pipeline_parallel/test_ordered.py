@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpuperf import Ranks
 from suites.pipeline_parallel.programs.ordered import train_ordered
-from suites.pipeline_parallel.programs.stages import finds_out_anew
+from suites.pipeline_parallel.programs.stages import votes
 from suites.pipeline_parallel.reference.model import case, whole_model
 from suites.shared.comparison import assert_same
 from suites.shared.step import Tensors
@@ -23,7 +23,7 @@ SPLIT = [
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.skipif(not finds_out_anew(), reason="known to run since torch 2.12")
+@pytest.mark.skipif(not votes(), reason="known to run since torch 2.12")
 @pytest.mark.parametrize("orders", [WHOLE, SPLIT], ids=["whole backwards", "backwards in two parts"])
 def test_an_order_of_your_own(ranks: Ranks, orders: list[str]) -> None:
     microbatches = 2

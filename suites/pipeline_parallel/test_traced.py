@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from pytest_gpuperf import Ranks
+from suites.pipeline_parallel.programs.carrying import needs_no_gradient
 from suites.pipeline_parallel.programs.traced import Cut, train_skipping, train_traced
 from suites.shared.comparison import assert_same
 from suites.shared.inputs import integers
@@ -49,6 +50,7 @@ def test_a_model_that_torch_cuts(ranks: Ranks, cut: Cut, schedule: str) -> None:
 
 
 @pytest.mark.ranks(4)
+@pytest.mark.skipif(not needs_no_gradient(), reason="this torch wants a gradient of all that a stage hands on")
 def test_what_goes_past_a_stage(ranks: Ranks) -> None:
     """The pipeline is of all ranks but the first, and is evaluated before it trains."""
     names = ("first", "second", "third")

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.microbatch import TensorChunkSpec, sum_reducer
+from torch.distributed.pipelining.schedules import get_schedule_class
 
 from pytest_gpuperf import Context
 from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE, SPLITTING, evaluates, placed
@@ -88,6 +89,7 @@ def train_called(
         modules[0].weight.requires_grad_(not frozen)
         modules[0].unused.requires_grad_(not frozen)
     stages = [PipelineStage(module, index, count, ctx.device) for index, module in modules.items()]
+    assert get_schedule_class(schedule.lower()) is RUNNERS[schedule], "a schedule is found by another one's name"
     takes = inspect.signature(RUNNERS[schedule]).parameters
     more = {"defer_pp_recv": True} if schedule in DEFERRING and "defer_pp_recv" in takes else {}
     runner = RUNNERS[schedule](

@@ -87,8 +87,8 @@ def train_chunks(
         made[0] if schedule in SINGLE else made,
         microbatches,
         loss_fn=loss_along_second if loss_kwargs else functools.partial(loss_along_second, times=times),
-        args_chunk_spec=(TensorChunkSpec(1),) if 0 in indices else None,
-        kwargs_chunk_spec={"gate": TensorChunkSpec(1)},
+        args_chunk_spec=TensorChunkSpec.from_tuple((1,)) if 0 in indices else None,
+        kwargs_chunk_spec=TensorChunkSpec.from_dict({"gate": 1}),
         output_merge_spec=TensorChunkSpec(1),
         scale_grads=False,
     )

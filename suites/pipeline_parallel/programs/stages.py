@@ -52,8 +52,8 @@ def cannot_run(schedule: str, backend: str, stage: type = PipelineStage) -> str 
     return None
 
 
-def finds_out_anew() -> bool:
-    """Whether stages of this torch, 2.12 or later, may begin with an evaluation; it does not fix what a step needs."""
+def votes() -> bool:
+    """Whether stages of this torch vote on what they know before the first step, as they do since 2.12."""
     return hasattr(PipelineStage, "_warmup_forward_vote")
 
 
