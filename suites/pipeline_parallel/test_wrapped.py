@@ -26,8 +26,20 @@ WAYS: list[tuple[Wrapper, str]] = [
 @pytest.mark.parametrize(("wrapper", "schedule"), WAYS)
 def test_stages_that_are_wrapped(ranks: Ranks, wrapper: Wrapper, schedule: str) -> None:
     """Layers of three rows that two replicas share are cut unevenly; there are two steps where torch takes them."""
+    check(ranks, wrapper, schedule, 1 if schedule in SINGLE else 2)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.skipif(not votes(), reason="known to run since torch 2.12")
+@pytest.mark.parametrize("schedule", ["Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble"])
+def test_more_stages_than_are_unsharded_at_a_time(ranks: Ranks, schedule: str) -> None:
+    """Three at most: stages are sharded again between their microbatches, and keep their gradients."""
+    check(ranks, "FSDP", schedule, 4)
+
+
+def check(ranks: Ranks, wrapper: Wrapper, schedule: str, per_rank: int) -> None:
     degree = ranks.world_size // REPLICAS
-    count = degree * (1 if schedule in SINGLE else 2)
+    count = degree * per_rank
     whole = case(schedule, [[3], *[[3, 3]] * count], MICROBATCHES * REPLICAS, 2, "linear", seed=1)
     target = whole.target * MICROBATCHES * REPLICAS
     got = ranks.run(
