@@ -71,5 +71,10 @@ def test_chunks_are_put_together(ranks: Ranks) -> None:
         assert_each(got["shared rows"], list(x.tensor_split(3)), f"{where}, shared rows")
         names = ["merged rows", "merged columns", "merged shared", "sum"]
         assert_each([got[name] for name in names], [x, x, x, x.sum()], f"{where}, put together")
+        first = [part[0] for part in x.tensor_split(3)]
+        doubled = 8 + 4 * first[0] + 2 * first[1] + first[2]
+        names = ["nested rows", "nested columns", "doubled"]
+        assert_each([got[name] for name in names], [x, x, doubled], f"{where}, from containers")
+        assert got["number"] == 7, f"{where}: the number of all chunks is {got['number']}"
         assert got["numbers"] == [7] * 3, f"{where}: numbers of the chunks {got['numbers']}, expected 7 each"
         assert got["shapes"] == [[2, 7], [2, 7], [1, 7]], f"{where}: shapes of the shared chunks {got['shapes']}"

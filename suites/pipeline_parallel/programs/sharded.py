@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.microbatch import (
     TensorChunkSpec,
+    _CustomReducer,
     merge_chunks,
     split_args_kwargs_into_chunks,
     sum_reducer,
@@ -115,7 +116,8 @@ def cut_and_merged(ctx: Context, *, x: torch.Tensor, chunks: int) -> dict[str, A
 
     Returns:
         The chunks of rows as positional arguments with a number that all have, chunks of columns as keyword arguments,
-        both merged again, sums of losses, and the merged rows of a DTensor that ranks share by columns.
+        both merged again, also from containers, sums of losses, and the merged rows of a DTensor that ranks share by
+        columns.
     """
     x = x.to(ctx.device)
     shared = distribute_tensor(x, ctx.mesh((ctx.world_size,)), [Shard(1)], src_data_rank=None)
@@ -123,6 +125,10 @@ def cut_and_merged(ctx: Context, *, x: torch.Tensor, chunks: int) -> dict[str, A
         (x, 7), {"columns": x, "shared": shared}, chunks, None, _by_name(columns=1, shared=0)
     )
     rows, columns = [one[0] for one in args], [one["columns"] for one in kwargs]
+    nested = [{"both": (row, [column, row[0]]), "number": 7} for row, column in zip(rows, columns, strict=True)]
+    doubling = _CustomReducer(torch.ones((), dtype=x.dtype, device=x.device), lambda before, row: 2 * before + row)
+    spec = {"both": (TensorChunkSpec(0), [TensorChunkSpec(-1), doubling]), "number": None}
+    together: Any = merge_chunks(nested, spec)
     parts: list[Any] = [one["shared"] for one in kwargs]
     return {
         "rows": [row.clone() for row in rows],
@@ -131,6 +137,10 @@ def cut_and_merged(ctx: Context, *, x: torch.Tensor, chunks: int) -> dict[str, A
         "merged rows": merge_chunks(rows, TensorChunkSpec(0)),
         "merged columns": merge_chunks(columns, TensorChunkSpec(1)),
         "sum": merge_chunks([row.sum() for row in rows], sum_reducer),
+        "nested rows": together["both"][0],
+        "nested columns": together["both"][1][0],
+        "doubled": together["both"][1][1],
+        "number": together["number"],
         "shapes": [list(part.shape) for part in parts],
         "shared rows": [part.full_tensor() for part in parts],
         "merged shared": merge_chunks(parts, TensorChunkSpec(0)).full_tensor(),
