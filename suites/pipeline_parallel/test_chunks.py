@@ -39,11 +39,12 @@ def test_replicated_stages(ranks: Ranks, schedule: str) -> None:
 
 @pytest.mark.ranks(1)
 def test_a_mask_that_is_cut_unevenly(ranks: Ranks) -> None:
-    """The chunks get two sequences, one, and one. Each sequence keeps the mask of its length."""
+    """The chunks get two sequences, one, and one. Each sequence keeps the mask of its length, and the one of all."""
     lengths, most = torch.tensor([1, 4, 2, 3]), 5
     (got,) = ranks.run(chunks_of_a_mask, lengths=lengths, most=most, chunks=3)
     whole = (torch.arange(most) < lengths[:, None])[:, None, None].expand(-1, -1, most, -1)
-    assert_each([torch.cat(got)], [whole], "mask")
+    shared = torch.ones(most, most, dtype=torch.bool).tril().expand(4, 1, -1, -1)
+    assert_each([torch.cat(got)], [torch.cat([whole, shared], 1)], "mask")
     assert [len(chunk) for chunk in got] == [2, 1, 1]
 
 

@@ -184,3 +184,75 @@ def _by_module(ctx: Context, rotation: str, given: dict[str, Any]) -> Step[Tenso
             torchs._dispatch_mode, torchs._cp_options.enable_load_balance = before
 
     return within
+
+
+def ring_of_groups(
+    ctx: Context,
+    *,
+    rotation: Literal["allgather", "alltoall"],
+    kernel: Kernel,
+    causal: bool,
+    layout: Layout,
+    replicas: int,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    grad: torch.Tensor,
+) -> list[Tensors]:
+    """Two steps of torch's ring in groups of ranks that have sequences of their own; it cuts and joins all tensors.
+
+    Args:
+        ctx: the rank's context.
+        rotation: how keys and values go round.
+        kernel: which of the GPU's kernels is replaced.
+        causal: whether tokens see only those before them and themselves.
+        layout: which tokens the ranks hold.
+        replicas: how many groups there are.
+        query: of all sequences, as are the following; the second step has half of it.
+        key: see above.
+        value: see above.
+        grad: the gradient of the output.
+
+    Returns:
+        Output and gradients of the group's sequences, of both steps.
+    """
+    # Here, since this module travels to the ranks by value, and torch's options with it.
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.distributed.tensor.experimental._attention import (
+        _cp_options,
+        context_parallel_unshard,
+        set_rotate_method,
+    )
+
+    mesh = ctx.mesh((replicas, ctx.world_size // replicas), ("replica", "sequence"))
+    of_group = mesh.get_local_rank("replica")
+    whole = [part.chunk(replicas)[of_group].clone() for part in (query, key, value, grad)]
+    positions = torch.arange(query.shape[2])
+    given = [part.clone() for part in (*whole, positions)]
+    before = _cp_options.enable_load_balance
+    _cp_options.enable_load_balance = layout == "head-tail"
+    results = []
+    try:
+        with from_definition(kernel, None):
+            plain = functional.scaled_dot_product_attention
+            for times in (1.0, 0.5):
+                set_rotate_method(rotation)
+                with context_parallel(mesh["sequence"], buffers=given, buffer_seq_dims=[2, 2, 2, 2, 0]):
+                    assert functional.scaled_dot_product_attention is not plain, "the attention is not replaced"
+                    leaves = [(times * given[0]).requires_grad_()]
+                    leaves += [part.detach().clone().requires_grad_() for part in given[1:3]]
+                    output = functional.scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=causal)
+                    made = [output.detach(), *torch.autograd.grad(output, leaves, given[3])]
+                    dims = [2] * len(made)
+                    # Of one tensor the sequence is another dimension.
+                    turned = made[0].transpose(1, 2).contiguous()
+                    *joined, back = context_parallel_unshard(mesh["sequence"], [*made, turned], [*dims, 1])
+                assert functional.scaled_dot_product_attention is plain, "the attention is still replaced"
+                for one, kept in zip(given, (*whole, positions), strict=True):
+                    assert torch.equal(one, kept), "a buffer is not what it was before"
+                assert torch.equal(back, joined[0].transpose(1, 2)), "one tensor is brought together in two orders"
+                names = ("output", "query gradient", "key gradient", "value gradient")
+                results.append(dict(zip(names, joined, strict=True)))
+    finally:
+        _cp_options.enable_load_balance = before
+    return results

@@ -87,8 +87,8 @@ def train_chunks(
         made[0] if schedule in SINGLE else made,
         microbatches,
         loss_fn=loss_along_second if loss_kwargs else functools.partial(loss_along_second, times=times),
-        args_chunk_spec=(TensorChunkSpec(1),) if 0 in indices else None,
-        kwargs_chunk_spec={"gate": TensorChunkSpec(1)},
+        args_chunk_spec=TensorChunkSpec.from_tuple((1,)) if 0 in indices else None,
+        kwargs_chunk_spec=TensorChunkSpec.from_dict({"gate": 1}),
         output_merge_spec=TensorChunkSpec(1),
         scale_grads=False,
     )
@@ -117,14 +117,19 @@ def chunks_of_a_mask(ctx: Context, *, lengths: torch.Tensor, most: int, chunks: 
         chunks: how many the batch is cut into.
 
     Returns:
-        Masks of all queries and keys, a batch for each chunk.
+        Masks of all queries and keys, a batch for each chunk, by that mask and another one that all sequences share.
     """
     valid = lengths.to(ctx.device)
     mask = create_block_mask(
         lambda sequence, head, query, key: key < valid[sequence], len(lengths), None, most, most, device=ctx.device.type
     )
-    _, of_chunks = split_args_kwargs_into_chunks((), {"mask": mask, "lengths": valid}, chunks)
+    shared = create_block_mask(
+        lambda sequence, head, query, key: key <= query, None, None, most, most, device=ctx.device.type
+    )
+    (args, of_chunks) = split_args_kwargs_into_chunks((shared,), {"mask": mask, "lengths": valid}, chunks)
+    masks = [(chunk["mask"].mask_mod, one.mask_mod) for chunk, (one,) in zip(of_chunks, args, strict=True)]
+    sizes = [len(chunk["lengths"]) for chunk in of_chunks]
     return [
-        create_mask(chunk["mask"].mask_mod, len(chunk["lengths"]), None, most, most, device=ctx.device.type)
-        for chunk in of_chunks
+        torch.cat([create_mask(mod, size, None, most, most, device=ctx.device.type) for mod in mods], 1)
+        for mods, size in zip(masks, sizes, strict=True)
     ]

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.microbatch import (
     TensorChunkSpec,
+    _CustomReducer,
     merge_chunks,
     split_args_kwargs_into_chunks,
     sum_reducer,
@@ -18,11 +19,12 @@ from torch.distributed.pipelining.microbatch import (
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, zeros
 
 from pytest_gpuperf import Context
+from suites.pipeline_parallel.programs.stages import RUNNERS, placed
 from suites.shared.step import Tensors, gradient_of
 
 SCHEDULES = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
 CUTS = (Shard(1), Shard(0))
-"""How both stages' weights are cut: ranks share what the first stage passes on, and the second one's sum."""
+"""How weights of stages are cut in turn: ranks share what the first stage passes on, and the second one's sum."""
 
 
 def passes_dtensors() -> bool:
@@ -31,17 +33,17 @@ def passes_dtensors() -> bool:
 
 
 class Squared(nn.Module):
-    """The squares of a product; of the last stage the product, whole on each rank."""
+    """The squares of a product; of every other stage the product, whole on each rank."""
 
     def __init__(self, weight: torch.Tensor, mesh: DeviceMesh, stage: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(distribute_tensor(weight, mesh, [CUTS[stage]], src_data_rank=None))
-        self._last = stage == 1
+        self.weight = nn.Parameter(distribute_tensor(weight, mesh, [CUTS[stage % 2]], src_data_rank=None))
+        self._whole = stage % 2 == 1
 
     def forward(self, x: DTensor) -> torch.Tensor:
         """The output for one chunk of the batch."""
         product = x @ self.weight
-        return product.redistribute(placements=[Replicate()]) if self._last else product * product  # type: ignore[attr-defined]
+        return product.redistribute(placements=[Replicate()]) if self._whole else product * product  # type: ignore[attr-defined]
 
 
 def whole_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -114,7 +116,8 @@ def cut_and_merged(ctx: Context, *, x: torch.Tensor, chunks: int) -> dict[str, A
 
     Returns:
         The chunks of rows as positional arguments with a number that all have, chunks of columns as keyword arguments,
-        both merged again, sums of losses, and the merged rows of a DTensor that ranks share by columns.
+        both merged again, also from containers, sums of losses, and the merged rows of a DTensor that ranks share by
+        columns.
     """
     x = x.to(ctx.device)
     shared = distribute_tensor(x, ctx.mesh((ctx.world_size,)), [Shard(1)], src_data_rank=None)
@@ -122,6 +125,10 @@ def cut_and_merged(ctx: Context, *, x: torch.Tensor, chunks: int) -> dict[str, A
         (x, 7), {"columns": x, "shared": shared}, chunks, None, _by_name(columns=1, shared=0)
     )
     rows, columns = [one[0] for one in args], [one["columns"] for one in kwargs]
+    nested = [{"both": (row, [column, row[0]]), "number": 7} for row, column in zip(rows, columns, strict=True)]
+    doubling = _CustomReducer(torch.ones((), dtype=x.dtype, device=x.device), lambda before, row: 2 * before + row)
+    spec = {"both": (TensorChunkSpec(0), [TensorChunkSpec(-1), doubling]), "number": None}
+    together: Any = merge_chunks(nested, spec)
     parts: list[Any] = [one["shared"] for one in kwargs]
     return {
         "rows": [row.clone() for row in rows],
@@ -130,6 +137,10 @@ def cut_and_merged(ctx: Context, *, x: torch.Tensor, chunks: int) -> dict[str, A
         "merged rows": merge_chunks(rows, TensorChunkSpec(0)),
         "merged columns": merge_chunks(columns, TensorChunkSpec(1)),
         "sum": merge_chunks([row.sum() for row in rows], sum_reducer),
+        "nested rows": together["both"][0],
+        "nested columns": together["both"][1][0],
+        "doubled": together["both"][1][1],
+        "number": together["number"],
         "shapes": [list(part.shape) for part in parts],
         "shared rows": [part.full_tensor() for part in parts],
         "merged shared": merge_chunks(parts, TensorChunkSpec(0)).full_tensor(),
@@ -138,3 +149,42 @@ def cut_and_merged(ctx: Context, *, x: torch.Tensor, chunks: int) -> dict[str, A
 
 def _by_name(**dims: int) -> dict[str, Any]:
     return {name: TensorChunkSpec(dim) for name, dim in dims.items()}
+
+
+def train_sharded_stages(
+    ctx: Context, *, schedule: str, x: torch.Tensor, target: torch.Tensor, weights: list[torch.Tensor]
+) -> Tensors:
+    """Two steps of two stages of each pair of ranks; the second has the negative batch. Returns the last ones' results.
+
+    Args:
+        ctx: the rank's context.
+        schedule: a key of ``RUNNERS`` with two stages a rank; each chunk is one row.
+        x: the whole batch.
+        target: what weighs the output.
+        weights: of all four stages.
+    """
+    mesh = ctx.mesh((2, 2), ("stages", "tensors"))
+    tensors, group = mesh["tensors"], mesh["stages"].get_group()
+    indices = placed(schedule, mesh.get_local_rank("stages"), 2, len(weights))
+    modules = {index: Squared(weights[index].to(ctx.device), tensors, index) for index in indices}
+    stages = [
+        PipelineStage(module, index, len(weights), ctx.device, group=group, get_mesh=lambda names, layout: tensors)
+        for index, module in modules.items()
+    ]
+    runs = RUNNERS[schedule](stages, len(x), loss_fn=whole_loss, scale_grads=False)
+    batch, wanted = (
+        DTensor.from_local(tensor.to(ctx.device), tensors, [Replicate()], run_check=False) for tensor in (x, target)
+    )
+    found: Tensors = {}
+    for sign in (1, -1):
+        for module in modules.values():
+            module.zero_grad()
+        inputs = (sign * batch,) if 0 in indices else ()
+        output = runs.step(*inputs, **({"target": wanted} if len(weights) - 1 in indices else {}))
+        for index, module in modules.items():
+            gradient = gradient_of(module.weight)
+            assert isinstance(gradient, DTensor)
+            found[f"gradient {index}"] = gradient.full_tensor()
+        if len(weights) - 1 in indices:
+            found["output"] = output.full_tensor().detach()
+    return found

@@ -52,6 +52,11 @@ def cannot_run(schedule: str, backend: str, stage: type = PipelineStage) -> str 
     return None
 
 
+def votes() -> bool:
+    """Whether stages of this torch vote on what they know before the first step, as they do since 2.12."""
+    return hasattr(PipelineStage, "_warmup_forward_vote")
+
+
 def miscounts(schedule: str) -> str | None:
     """Why the schedule gives weights that a stage uses twice a wrong gradient with this torch; None if it does not.
 

@@ -1,4 +1,4 @@
-"""A model that torch cuts by itself: stages share a weight, and one hands two tensors to the next."""
+"""Models that torch cuts by itself: stages share a weight, hand on two tensors, and hand on past the next one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import warnings
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import Pipe, SplitPoint, pipe_split, pipeline
+from torch.nn import functional
 
 from pytest_gpuperf import Context
 from suites.pipeline_parallel.programs.stages import RUNNERS
@@ -103,4 +105,57 @@ def train_traced(
             found["output"] = runner.step(target=target.to(ctx.device)).detach()
         else:
             runner.step()
+    return found | {name: gradient_of(value) for name, value in stage.submod.named_parameters()}
+
+
+class Skipping(nn.Module):
+    """Three layers in a module, of which the last one takes something of the first; tokens go to both others."""
+
+    def __init__(self, weights: Tensors) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({name: Product(weights[name]) for name in ("first", "second", "third")})
+        self.table = nn.Parameter(weights["table"])
+
+    def forward(self, x: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The output of as many rows."""
+        first = self.layers["first"](x)  # torch takes what is used first for the first argument
+        later = (tokens + 1) % len(self.table)
+        kept = 2 * first + 1
+        second = self.layers["second"](first) + functional.embedding(later, self.table)
+        output: torch.Tensor = self.layers["third"](second) * (later[:, None] + 1) + kept
+        return output
+
+
+def train_skipping(
+    ctx: Context, *, weights: Tensors, x: torch.Tensor, tokens: torch.Tensor, target: torch.Tensor, microbatches: int
+) -> Tensors:
+    """An evaluation, two steps, and another evaluation on all ranks but the first; gradients, and the output of each.
+
+    Args:
+        ctx: the rank's context, one of four.
+        weights: of the model.
+        x: the whole batch.
+        tokens: a whole number for each of its rows.
+        target: what the loss multiplies the output with.
+        microbatches: how many the batch is cut into.
+    """
+    ranks = list(range(1, ctx.world_size))
+    group = dist.new_group(ranks)
+    if ctx.rank == 0:
+        return {}
+    place, last = ctx.rank - 1, ctx.rank == ctx.world_size - 1
+    rows = len(x) // microbatches
+    spec = {"layers.second": SplitPoint.BEGINNING, "layers.third": SplitPoint.BEGINNING}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own older names
+        model = Skipping({name: value.clone() for name, value in weights.items()})
+        pipe = pipeline(model, (x[:rows], tokens[:rows]), split_spec=spec)
+    stage = pipe.build_stage(place, ctx.device, group)
+    runner = RUNNERS["GPipe"](stage, microbatches, loss_fn=linear_loss, scale_grads=False)
+    found: Tensors = {}
+    for times, way in ((3, runner.eval), (1, runner.step), (2, runner.step), (4, runner.eval)):
+        inputs = (times * x.to(ctx.device), tokens.to(ctx.device)) if place == 0 else ()
+        output = way(*inputs, **({"target": target.to(ctx.device)} if last else {}))
+        if last:
+            found[f"output {times}"] = output.detach()
     return found | {name: gradient_of(value) for name, value in stage.submod.named_parameters()}
