@@ -12,18 +12,18 @@ from suites.shared.step import gradient_of
 from suites.tensor_parallel.programs.handed import Handing, handed_on
 from suites.tensor_parallel.reference import DTYPE
 
-BATCH, TOKENS, WORDS, WIDTH, HIDDEN = 6, 4, 5, 4, 7
+TOKENS, WORDS, WIDTH, HIDDEN = 4, 5, 4, 7
 PADDING = 3
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(
-    ("whole", "distributed"),
-    [(True, False), (False, True)],
-    ids=["whole outputs", "a DTensor, and its part of outputs"],
+    ("batch", "whole", "distributed"),
+    [(5, True, True), (6, False, False)],
+    ids=["a DTensor, and whole outputs", "parts of tokens and of outputs"],
 )
-def test_layers_that_hand_dtensors_on(ranks: Ranks, whole: bool, distributed: bool) -> None:
-    """The hidden features are shared unevenly, and one word, which stands for nothing, does not train."""
+def test_layers_that_hand_dtensors_on(ranks: Ranks, batch: int, whole: bool, distributed: bool) -> None:
+    """The hidden features are shared unevenly, and a DTensor's batch; one word stands for nothing and does not train."""
     shapes = {
         "table": (WORDS, WIDTH),
         "before": (2, WIDTH),
@@ -34,8 +34,8 @@ def test_layers_that_hand_dtensors_on(ranks: Ranks, whole: bool, distributed: bo
         "down bias": (WIDTH,),
     }
     parameters = {name: 2 * integers(shape, DTYPE, seed=seed) for seed, (name, shape) in enumerate(shapes.items())}
-    tokens = integers((BATCH, TOKENS), torch.int64, seed=8, low=0, high=WORDS - 1)
-    grad = integers((BATCH, TOKENS, WIDTH), DTYPE, seed=9)
+    tokens = integers((batch, TOKENS), torch.int64, seed=8, low=0, high=WORDS - 1)
+    grad = integers((batch, TOKENS, WIDTH), DTYPE, seed=9)
     assert (tokens == PADDING).any()
     model = Handing(parameters, PADDING)
     output = model(tokens=tokens)

@@ -102,3 +102,25 @@ def on_meshes(ctx: Context, *, x: torch.Tensor, orders: Sequence[Sequence[Sequen
         assert isinstance(doubled, DTensor)
         told.append({"part": doubled.to_local(), "whole": doubled.full_tensor()})
     return told
+
+
+def on_some_ranks(ctx: Context, *, xs: Sequence[torch.Tensor], grad: torch.Tensor) -> Tensors:
+    """What the rank has of a tensor that all ranks but the first share by rows, and of what they do with it.
+
+    Args:
+        ctx: the rank's context.
+        xs: of all ranks, of which those on the mesh take that of its first rank.
+        grad: the gradient of the whole of twice the tensor by columns.
+    """
+    mesh = DeviceMesh(ctx.device.type, torch.arange(1, ctx.world_size))
+    rows = distribute_tensor(xs[ctx.rank].to(ctx.device), mesh, [Shard(0)]).requires_grad_()
+    columns = 2 * rows.redistribute(placements=[Shard(1)])
+    assert isinstance(columns, DTensor)
+    total = rows.detach().sum(0)
+    assert isinstance(total, DTensor)
+    told = {"rows": local_tensor(rows), "columns": local_tensor(columns), "total": local_tensor(total.full_tensor())}
+    whole = columns.full_tensor()
+    if ctx.rank:
+        whole.backward(grad.to(ctx.device))
+        told |= {"whole": whole.detach(), "gradient": local_gradient(rows)}
+    return told
