@@ -23,7 +23,7 @@ PADDING = 3
     ids=["a DTensor, and whole outputs", "parts of tokens and of outputs"],
 )
 def test_layers_that_hand_dtensors_on(ranks: Ranks, batch: int, whole: bool, distributed: bool) -> None:
-    """The hidden features are shared unevenly, and a DTensor's batch; one word stands for nothing and does not train."""
+    """The hidden features are shared unevenly, and so is a DTensor's batch; one word does not train."""
     shapes = {
         "table": (WORDS, WIDTH),
         "before": (2, WIDTH),

@@ -87,7 +87,7 @@ def losses_on_two_axes(
     ]
     target = distribute_tensor(target.to(ctx.device), mesh, along, src_data_rank=None)
     weight = None if weight is None else weight.to(ctx.device)
-    told = {}
+    told: dict[str, Tensors] = {}
     reductions: tuple[Reduction, ...] = ("sum", "none")  # torch refuses a mean on such a mesh
     for reduction in reductions:
         leaf = distribute_tensor(logits.to(ctx.device), mesh, placements, src_data_rank=None).requires_grad_()

@@ -171,7 +171,9 @@ def gradients_of_parts(ctx: Context, *, parts: list[torch.Tensor], grad: torch.T
     """
     mesh = ctx.mesh((ctx.world_size,))
     own, other = (parts[ctx.rank].to(ctx.device).clone().requires_grad_() for _ in range(2))
-    taken = (2 * DTensor.from_local(own, mesh, [Partial()], run_check=False)).to_local()
+    doubled = 2 * DTensor.from_local(own, mesh, [Partial()], run_check=False)
+    assert isinstance(doubled, DTensor)
+    taken = doubled.to_local()
     taken.backward(grad.to(ctx.device))
     rows = DTensor.from_local(other, mesh, [Partial()], run_check=False).redistribute(placements=[Shard(0)])
     rows.to_local().backward(_mine(ctx, grad, 0))

@@ -92,6 +92,9 @@ SHAPED: Operations = {
 
 INDEXED: Operations = {
     "gather from the end": lambda x: x.gather(-2, numbers(x, 4, 2, 5) % 6),
+    "gather of one": lambda x: x.gather(1, numbers(x, 4, 1, 5) % 6) * 2,
+    "gather of one from the end": lambda x: x.gather(-1, numbers(x, 4, 6, 1) % 5) * 2,
+    "embedding of rows": lambda x: functional.embedding(numbers(x, 2, 3), x.detach()[0]) * 2,
     "gather of a vector": lambda x: x[0, 0].gather(0, numbers(x, 3) % 5),
     "index_select from the end": lambda x: x.index_select(-1, whole(x, [4, 0, 1, 1])),
     "index_select of one": lambda x: x.index_select(-2, whole(x, [5])),
