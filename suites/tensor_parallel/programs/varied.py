@@ -29,21 +29,17 @@ REDUCED: Operations = {
     "3-norm of two dimensions": lambda x: x.norm(3, (0, 2)),
     "2-norm that keeps places": lambda x: torch.linalg.vector_norm(x, 2, (0, 2), keepdim=True),
     "minimum norm of two dimensions": lambda x: torch.linalg.vector_norm(x, -torch.inf, (0, 1)),
-    "1-norm of matrices": lambda x: torch.linalg.matrix_norm(x, 1),
     "log of exponentials of two dimensions": lambda x: x.logsumexp((0, -1)),
     "softmax from the end": lambda x: x.softmax(-1),
     "log of softmax from the end": lambda x: x.log_softmax(-2),
     "product from the end": lambda x: x.detach().prod(-1, keepdim=True),
-    "product of all": lambda x: x.detach().prod(),
     "any of all": lambda x: (x.detach() > 0.98).any(),
     "all from the end": lambda x: (x.detach() > -0.98).all(-1, keepdim=True),
     "any of two dimensions": lambda x: (x.detach() > 0.9).any((0, 2)),
-    "mean of numbers": lambda x: x.nanmean(-1),
     "smallest two": lambda x: x.topk(2, -1, largest=False).values,
     "sorted downwards": lambda x: x.sort(-2, descending=True).values,
     "places in order from the end": lambda x: x.detach().argsort(-1),
     "median from the end": lambda x: x.median(-1, keepdim=True).values,
-    "differences": lambda x: x.diff(dim=-1),
     "of two scalars": lambda x: torch.stack([x.sum(), x.mean()]),
 }
 
@@ -87,7 +83,6 @@ SHAPED: Operations = {
     "two numbers": lambda x: x[1, ..., -1] * 2,
     "padding that cuts": lambda x: functional.pad(x, (-1, 1)),
     "padding of all": lambda x: functional.pad(x, (1, 0, 0, 1, 1, 1)),
-    "roll backwards": lambda x: x.roll(-1, -1),
 }
 
 INDEXED: Operations = {
@@ -97,7 +92,6 @@ INDEXED: Operations = {
     "embedding of rows": lambda x: functional.embedding(numbers(x, 2, 3), x.detach()[0]) * 2,
     "gather of a vector": lambda x: x[0, 0].gather(0, numbers(x, 3) % 5),
     "index_select from the end": lambda x: x.index_select(-1, whole(x, [4, 0, 1, 1])),
-    "index_select of one": lambda x: x.index_select(-2, whole(x, [5])),
     "indices from the end": lambda x: x[..., whole(x, [-1, 0, 2])],
     "a matrix of indices": lambda x: x[whole(x, [[2, 0], [1, 1]])],
     "a matrix of indices within": lambda x: x[:, whole(x, [[2, 0, 5]])],
@@ -135,8 +129,10 @@ MULTIPLIED: Operations = {
     "baddbmm with one number": lambda x: torch.baddbmm(x[:1, :1, :1], x, x.mT),
     "einsum of all": lambda x: torch.einsum("abc,abc->", x, x * 2),
     "einsum without a sum": lambda x: torch.einsum("abc,d->abdc", x, numbers(x, 2).double()),
-    "einsum of one": lambda x: torch.einsum("abc->b", x),
     "einsum of numbers one by one": lambda x: torch.einsum("abc,abc->abc", x, x * 2),
+    "solution of a factored system": lambda x: torch.cholesky_solve(
+        x.detach()[..., :2], torch.linalg.cholesky(x.detach().bmm(x.detach().mT) + 3 * whole(x, torch.eye(6).tolist()))
+    ),
     "tensordot": lambda x: torch.tensordot(x, x, ([0, 2], [0, 2])),
     "linear of a vector": lambda x: functional.linear(x[0, 0], numbers(x, 3, 5).double(), numbers(x, 3).double()),
 }
@@ -152,7 +148,6 @@ WEIGHED: Operations = {
     "batch norm of statistics": lambda x: functional.batch_norm(
         x, numbers(x, 6).double() / 9, 1 + numbers(x, 6).double(), training=False
     ),
-    "rows of length one": lambda x: functional.normalize(x, 1, -1),
     "weighed loss": lambda x: functional.nll_loss(
         x.log_softmax(1), numbers(x, 4, 5) % 6, 1 + numbers(x, 6).double(), reduction="sum", ignore_index=2
     ),
@@ -163,21 +158,31 @@ WEIGHED: Operations = {
         x.unsqueeze(-1), numbers(x, 4, 5, 1) % 6, 1 + numbers(x, 6).double(), reduction="sum"
     ),
     "loss of a token": lambda x: functional.cross_entropy(x[0, 0], whole(x, 3), 1 + numbers(x, 5).double()),
-    "squared errors": lambda x: functional.mse_loss(x, numbers(x, 4, 6, 5).double(), reduction="sum"),
-    "divergence": lambda x: functional.kl_div(x.log_softmax(-1), (x * 2).softmax(-1), reduction="batchmean"),
     "minus the mean": lambda x: x - x.mean(0),
     "at least the mean": lambda x: torch.maximum(x, x.mean(-1, keepdim=True)),
     "times its first column": lambda x: x * x[:, :1],
     "plus its last numbers": lambda x: torch.add(x, x[..., -1:], alpha=3.0),
     "times its sum": lambda x: x * x.sum(),
-    "powers of two": lambda x: 2**x,
     "clamp by tensors": lambda x: x.clamp(x * 0 - 0.3, numbers(x, 5).double() / 9),
+    "times what is sliced": lambda x: torch.cat([x, x], 1).softmax(1)[:, 3:9] * x,
+    "times what is selected": lambda x: torch.stack([x, x * 2], 1).softmax(2)[:, 1] * x,
+    "sums that are equal": lambda x: whole(x, [int(torch.equal(*(_counts(y).sum((1, 2)) for y in (x, x.flip(1, 2)))))]),
+    "equal scalars": lambda x: whole(
+        x, [int(torch.equal(_counts(x).sum(), _counts(x.flip(1, 2)).sum() + n)) for n in (0, 1)]
+    ),
+    "mean of neighbours without a batch": lambda x: functional.avg_pool2d(x.detach(), 2),
+    "maximum of neighbours without a batch": lambda x: functional.max_pool2d(x.detach(), 2),
     "list with another list": lambda x: torch._foreach_add([x, x[:1]], [x * 3, x[1:2] * 4], alpha=2),
     "list with quotients": lambda x: torch._foreach_addcmul([x, x], [x, x * 2], [x + 3, x + 4], 0.5),
     "list of 0-norms": lambda x: torch.stack(torch._foreach_norm([x.detach(), x.detach() * 2], 0)),
     "norm of a list": lambda x: torch.nn.utils.get_total_norm([x, x[0] * 2], 3.0),
     "maximum norm of a list": lambda x: torch.nn.utils.get_total_norm([x, x[0] * 2], torch.inf),
 }
+
+
+def _counts(x: torch.Tensor) -> torch.Tensor:
+    """Whole numbers, whose sums are exact: another order of them is the same."""
+    return (x.detach() * 60).round()
 
 
 def _in_place(x: torch.Tensor) -> list[torch.Tensor]:
