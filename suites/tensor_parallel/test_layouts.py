@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 import torch
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Placement, Replicate, Shard
 
 from pytest_gpuperf import Ranks
 from suites.shared.comparison import assert_close, assert_same
 from suites.shared.inputs import integers, rank_inputs
 from suites.shared.sharding import shard
-from suites.tensor_parallel.programs.layouts import Layout, each_way, held, layouts, made, named, possible, put_together
+from suites.tensor_parallel.programs.layouts import (
+    Layout,
+    each_way,
+    from_apart,
+    held,
+    layouts,
+    made,
+    named,
+    possible,
+    put_together,
+)
 from suites.tensor_parallel.reference import DTYPE
 
 
@@ -28,7 +39,17 @@ def part_of(whole: torch.Tensor, layout: Layout, shape: tuple[int, ...], rank: i
 @pytest.mark.ranks(3, 4)
 def test_each_way(ranks: Ranks) -> None:
     """Three ranks in a row go all ways; four, two by two, every seventh one, which begins with each layout."""
-    shape, of = ((3,), 1) if ranks.world_size == 3 else ((2, 2), 7)
+    check_ways(ranks, *(((3,), 1) if ranks.world_size == 3 else ((2, 2), 7)))
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("shape", [(1, 2), (2, 1)], ids=["the first", "the second"])
+def test_each_way_on_a_mesh_one_of_whose_axes_has_one_rank(ranks: Ranks, shape: tuple[int, ...]) -> None:
+    check_ways(ranks, shape, 7)
+
+
+def check_ways(ranks: Ranks, shape: tuple[int, ...], of: int) -> None:
+    """One of so many ways gives a part of the tensor, forward, and of the gradient, backward."""
     parts = rank_inputs(ranks.world_size, shape=(5, 4), dtype=DTYPE, seed=1)
     whole, grad = torch.stack(parts).sum(0), integers((5, 4), DTYPE, seed=2)
     ways = [way for way in itertools.product(layouts(len(shape)), repeat=2) if possible(*way)][::of]
@@ -43,6 +64,30 @@ def test_each_way(ranks: Ranks) -> None:
             }
             for name, value in told[named(source, target)].items():
                 assert_close(value, expected[name], f"rank {rank}, {named(source, target)}, {name}")
+
+
+FLAT: Sequence[Placement] = (Replicate(), Shard(0))
+
+
+@pytest.mark.ranks(3, 4)
+def test_each_way_of_what_lies_apart(ranks: Ranks) -> None:
+    """Each rank has some columns of a matrix, which is made a vector: the ranks' numbers take turns."""
+    if torch.__version__ < "2.13":  # compared as a version
+        pytest.skip(f"a matrix that is cut by columns is made a vector from torch 2.13 on, this is {torch.__version__}")
+    shape = (3,) if ranks.world_size == 3 else (2, 2)
+    x, grad = integers((4, 6), DTYPE, seed=1), integers((24,), DTYPE, seed=2)
+    targets = list(itertools.product(FLAT, repeat=len(shape)))
+    for source in [(*outer, Shard(1)) for outer in itertools.product(FLAT, repeat=len(shape) - 1)]:
+        got = ranks.run(from_apart, shape=shape, x=x, grad=grad, source=source, targets=targets)
+        for rank, told in enumerate(got):
+            for target in targets:
+                expected = {
+                    "gradient": part_of(grad.view(4, 6), source, shape, rank),
+                    "vector": part_of(x.flatten(), target, shape, rank),
+                    "whole vector": x.flatten(),
+                }
+                for name, value in told[named(source, target)].items():
+                    assert_close(value, expected[name], f"rank {rank}, {named(source, target)}, {name}")
 
 
 @pytest.mark.ranks(3)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.tensor import Shard
 from torch.nn import functional
 
 from pytest_gpuperf import Context, Ranks
@@ -14,10 +15,8 @@ from suites.shared.comparison import assert_close, assert_within
 from suites.shared.inputs import integers
 from suites.shared.sharding import per_rank
 from suites.shared.step import Tensors, second
-from suites.tensor_parallel.programs.loss import loss_of_logits
+from suites.tensor_parallel.programs.loss import loss_of_logits, losses_on_two_axes
 from suites.tensor_parallel.reference import DTYPE
-
-pytestmark = pytest.mark.ranks(2, 3)
 
 TOKENS, CLASSES = 12, 11  # no number of ranks divides the classes
 
@@ -108,6 +107,7 @@ def assert_as_on_one_device(got: torch.Tensor, want: torch.Tensor, where: str, a
     assert_close(torch.where(finite, got, 0), torch.where(finite, want, 0), where, atol=atol)
 
 
+@pytest.mark.ranks(2, 3)
 def test_extreme_logits(ranks: Ranks) -> None:
     results = ranks.run(losses, cases())
     for name, case in cases().items():
@@ -118,6 +118,27 @@ def test_extreme_logits(ranks: Ranks) -> None:
         for rank, want in enumerate(expected):
             for what, tensor in want.items():
                 assert_as_on_one_device(results[rank][name][what], tensor, f"{name}: rank {rank}, {what}", atol)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("shape", [(TOKENS, CLASSES), (4, CLASSES, 6)], ids=["tokens", "sequences"])
+@pytest.mark.parametrize("first", [True, False], ids=["classes on the first axis", "on the second one"])
+def test_logits_that_two_axes_split(ranks: Ranks, shape: tuple[int, ...], first: bool) -> None:
+    """One axis splits the classes, and the other one the tokens, or where they stand in their sequences."""
+    if torch.__version__ < "2.13":  # compared as a version
+        pytest.skip(f"a loss on two axes needs torch 2.13, this is {torch.__version__}")
+    weight = integers((CLASSES,), DTYPE, seed=4, low=1, high=4)
+    case = scaled(scale=3, shape=shape, weight=weight, ignore_index=CLASSES - 1)
+    others = Shard(0 if len(shape) == 2 else 2)
+    placements = (Shard(1), others) if first else (others, Shard(1))
+    given = {name: value for name, value in case.items() if name != "reduction"}
+    results = ranks.run(losses_on_two_axes, **given, placements=placements)
+    atol = tolerance(case["logits"], weight)
+    for reduction in ("sum", "none"):
+        whole = on_one_device(**{**case, "reduction": reduction})
+        for rank, told in enumerate(results):
+            for what, tensor in whole.items():
+                assert_close(told[reduction][what], tensor, f"{reduction}: rank {rank}, {what}", atol=atol)
 
 
 SHORT = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -157,6 +178,7 @@ def assert_nearest(got: Tensors, case: dict[str, Any], classes: slice, where: st
     assert_within(got["logits gradient"], gradient[:, classes], bound[:, classes], f"{where}, gradient")
 
 
+@pytest.mark.ranks(2, 3)
 def test_logits_of_16_bits_lose_no_more_than_what_is_returned(ranks: Ranks) -> None:
     given = {f"{name}, {how}": short_case(dtype, how) for name, dtype in SHORT.items() for how in ("none", "mean")}
     results = ranks.run(losses, given)

@@ -106,6 +106,38 @@ def test_meshes_of_one_shape_whose_ranks_have_another_order(ranks: Ranks) -> Non
         assert_same(got, [{"part": part, "whole": 2 * x} for part in parts])
 
 
+@pytest.mark.ranks(4)
+def test_sums_and_words_on_either_axis(ranks: Ranks) -> None:
+    x, weight = 4 * integers((5, 3), DTYPE, seed=1), integers((5, 4), DTYPE, seed=2)
+    tokens = integers((4, 3), torch.int64, seed=3, low=0, high=4)
+    sums = [f"{kind} on the {axis} axis" for kind in ("sum", "mean") for axis in ("first", "second")]
+    words = [f"words on the {axis}" for axis in ("first axis", "second axis", "second axis, which shares features")]
+    expected = dict.fromkeys([*sums, "maximum on the second axis"], x) | dict.fromkeys(words, weight[tokens])
+    assert_same(ranks.run(programs.along_either_axis, x=x, weight=weight, tokens=tokens), [expected] * 4)
+
+
+@pytest.mark.ranks(3)
+def test_a_mesh_that_begins_with_another_rank_than_the_first(ranks: Ranks) -> None:
+    """The rank that is not on it has nothing, whatever the others do."""
+    xs = rank_inputs(3, shape=(5, 3), dtype=DTYPE, seed=1)
+    grad = integers((5, 3), DTYPE, seed=2)
+    outside, *inside = ranks.run(programs.on_some_ranks, xs=xs, grad=grad)
+    for name, value in outside.items():
+        assert not value.numel(), f"rank 0 has {list(value.shape)} of the {name}"
+    x = xs[1]
+    expected = [
+        {
+            "rows": shard(x, 2, 0)[place],
+            "columns": shard(2 * x, 2, 1)[place],
+            "total": x.sum(0),
+            "whole": 2 * x,
+            "gradient": shard(2 * grad, 2, 0)[place],
+        }
+        for place in range(2)
+    ]
+    assert_same(inside, expected)
+
+
 @pytest.mark.ranks(2)
 def test_a_mesh_of_more_ranks_than_the_world_is_refused(ranks: Ranks) -> None:
     layer, tensors = parameters(("", 4, 4), degree=4, bias=False, seed=1), x_and_grad((4,), 4, 4, 1)

@@ -36,6 +36,7 @@ def test_each_way_to_place_a_tensor(ranks: Ranks) -> None:
     rows, columns = torch.cat(xs), torch.cat(xs, 1)
     expected = {
         "replicas, as none is said": xs[0],
+        "as on rank 0, as no placement is said": xs[0],
         "rows": rows,
         "columns": columns,
         "columns made rows": columns,

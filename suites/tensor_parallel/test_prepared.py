@@ -14,6 +14,7 @@ from suites.shared.sharding import shard
 from suites.shared.strategies import seeds
 from suites.tensor_parallel.programs.prepared import (
     along_sequence,
+    gradients_of_parts,
     mapped,
     matched,
     partial_gradients,
@@ -87,6 +88,15 @@ def test_gradients_that_are_parts_of_a_sum(ranks: Ranks, numel: int, gathered: b
     grads = rank_inputs(ranks.world_size, shape=(numel,), dtype=DTYPE, seed=seed)
     got = ranks.run(partial_gradients, x=torch.ones(numel, dtype=DTYPE), grads=grads, gathered=gathered)
     assert_same(got, [{"gradient": torch.stack(grads).sum(0)}] * ranks.world_size)
+
+
+def test_gradients_of_parts_of_a_sum(ranks: Ranks) -> None:
+    """Each part adds to the sum by itself, so that its gradient is that of the sum, once."""
+    degree = ranks.world_size
+    parts = rank_inputs(degree, shape=(2 * degree, 3), dtype=DTYPE, seed=1)
+    grad = integers((2 * degree, 3), DTYPE, seed=2)
+    got = ranks.run(gradients_of_parts, parts=parts, grad=grad)
+    assert_same(got, [{"local": 2 * part, "of the local part": 2 * grad, "of the sum": grad} for part in parts])
 
 
 def test_gradients_are_summed_in_the_dtype_of_the_input(ranks: Ranks) -> None:

@@ -93,6 +93,41 @@ def each_way(
     return told
 
 
+def from_apart(
+    ctx: Context,
+    *,
+    shape: tuple[int, ...],
+    x: torch.Tensor,
+    grad: torch.Tensor,
+    source: Layout,
+    targets: Sequence[Layout],
+) -> dict[str, Tensors]:
+    """What comes of a matrix that is made a vector and then goes to other layouts; a rank's numbers lie apart in it.
+
+    Args:
+        ctx: the rank's context.
+        shape: of the mesh.
+        x: the whole matrix.
+        grad: the gradient of the vector when it has gone the way.
+        source: of the matrix.
+        targets: of the vector, each of which it goes to.
+    """
+    mesh = ctx.mesh(shape)
+    told = {}
+    for target in targets:
+        leaf = distribute_tensor(x.to(ctx.device), mesh, source, src_data_rank=None).requires_grad_()
+        flat = leaf.flatten()
+        assert isinstance(flat, DTensor)
+        gone = flat.redistribute(mesh, target)
+        gone.backward(distribute_tensor(grad.to(ctx.device), mesh, target, src_data_rank=None))
+        told[named(source, target)] = {
+            "gradient": local_tensor(gradient_of(leaf)),
+            "vector": local_tensor(gone),
+            "whole vector": local_tensor(flat.full_tensor()),
+        }
+    return told
+
+
 def put_together(ctx: Context, *, parts: list[torch.Tensor]) -> dict[str, Tensors]:
     """Parts of a sum, a mean, an extremum or a product when they are put together, whole and by rows and columns."""
     mesh = ctx.mesh((ctx.world_size,))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.nn import functional
 
 from pytest_gpuperf import Context
@@ -102,3 +102,61 @@ def on_meshes(ctx: Context, *, x: torch.Tensor, orders: Sequence[Sequence[Sequen
         assert isinstance(doubled, DTensor)
         told.append({"part": doubled.to_local(), "whole": doubled.full_tensor()})
     return told
+
+
+def on_some_ranks(ctx: Context, *, xs: Sequence[torch.Tensor], grad: torch.Tensor) -> Tensors:
+    """What the rank has of a tensor that all ranks but the first share by rows, and of what they do with it.
+
+    Args:
+        ctx: the rank's context.
+        xs: of all ranks, of which those on the mesh take that of its first rank.
+        grad: the gradient of the whole of twice the tensor by columns.
+    """
+    mesh = DeviceMesh(ctx.device.type, torch.arange(1, ctx.world_size))
+    rows = distribute_tensor(xs[ctx.rank].to(ctx.device), mesh, [Shard(0)]).requires_grad_()
+    assert isinstance(rows, DTensor)
+    columns = 2 * rows.redistribute(placements=[Shard(1)])
+    assert isinstance(columns, DTensor)
+    total = rows.detach().sum(0)
+    assert isinstance(total, DTensor)
+    told = {"rows": local_tensor(rows), "columns": local_tensor(columns), "total": local_tensor(total.full_tensor())}
+    whole = columns.full_tensor()
+    if ctx.rank:
+        whole.backward(grad.to(ctx.device))
+        told |= {"whole": whole.detach(), "gradient": local_gradient(rows)}
+    return told
+
+
+def along_either_axis(ctx: Context, *, x: torch.Tensor, weight: torch.Tensor, tokens: torch.Tensor) -> Tensors:
+    """What is made or looked up on a mesh of two by two, of which one axis has summands and the other one parts.
+
+    Args:
+        ctx: the rank's context.
+        x: a matrix, which becomes parts of a sum or a mean along one axis and is cut by the other one.
+        weight: of an embedding, whose words one axis shares.
+        tokens: which the other axis shares by rows.
+    """
+    mesh = ctx.mesh((2, ctx.world_size // 2))
+
+    def laid_out(tensor: torch.Tensor, *placements: Placement) -> torch.Tensor:
+        return distribute_tensor(tensor.to(ctx.device), mesh, placements, src_data_rank=None)
+
+    def looked_up(words: Sequence[Placement], cut: Sequence[Placement], target: Sequence[Placement]) -> torch.Tensor:
+        found = functional.embedding(laid_out(tokens, *cut), laid_out(weight, *words))
+        assert isinstance(found, DTensor)
+        # All at once, torch 2.13 would mask tokens that other ranks have.
+        together: torch.Tensor = found.redistribute(placements=target)
+        return together
+
+    whole, rows, features = Replicate(), Shard(0), Shard(2)
+    told = {
+        "sum on the first axis": laid_out(x, Partial(), rows),
+        "sum on the second axis": laid_out(x, rows, Partial()),
+        "mean on the first axis": laid_out(x, Partial("avg"), Shard(1)),
+        "mean on the second axis": laid_out(x, Shard(1), Partial("avg")),
+        "maximum on the second axis": laid_out(x, whole, Partial("max")),
+        "words on the first axis": looked_up((rows, whole), (whole, rows), (whole, rows)),
+        "words on the second axis": looked_up((whole, rows), (rows, whole), (rows, whole)),
+        "words on the second axis, which shares features": looked_up((whole, rows), (rows, whole), (rows, features)),
+    }
+    return {name: local_tensor(tensor.full_tensor()) for name, tensor in told.items() if isinstance(tensor, DTensor)}

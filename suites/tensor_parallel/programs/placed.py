@@ -70,6 +70,7 @@ def placements(ctx: Context, *, xs: list[torch.Tensor]) -> Tensors:
     narrow = rows.redistribute(placements=[Replicate()], forward_dtype=torch.float32)
     return {
         "replicas, as none is said": DTensor.from_local(first, mesh, run_check=False).to_local(),
+        "as on rank 0, as no placement is said": distribute_tensor(own.clone(), mesh).to_local(),
         "rows": _full(rows),
         "columns": _full(columns),
         "columns made rows": _full(columns.redistribute(placements=[Shard(-2)])),

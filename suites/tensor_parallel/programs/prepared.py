@@ -161,6 +161,25 @@ def partial_gradients(ctx: Context, *, x: torch.Tensor, grads: list[torch.Tensor
     return {"gradient": gradient_of(local)}
 
 
+def gradients_of_parts(ctx: Context, *, parts: list[torch.Tensor], grad: torch.Tensor) -> Tensors:
+    """The gradients of a rank's part of a sum, if the ranks take the local part, or the sum by rows, of the DTensor.
+
+    Args:
+        ctx: the rank's context.
+        parts: of each rank.
+        grad: the gradient of what the rank takes of the local part, which is the same on all ranks, and of the sum.
+    """
+    mesh = ctx.mesh((ctx.world_size,))
+    own, other = (parts[ctx.rank].to(ctx.device).clone().requires_grad_() for _ in range(2))
+    doubled = 2 * DTensor.from_local(own, mesh, [Partial()], run_check=False)
+    assert isinstance(doubled, DTensor)
+    taken = doubled.to_local()
+    taken.backward(grad.to(ctx.device))
+    rows = DTensor.from_local(other, mesh, [Partial()], run_check=False).redistribute(placements=[Shard(0)])
+    rows.to_local().backward(_mine(ctx, grad, 0))
+    return {"local": taken.detach(), "of the local part": gradient_of(own), "of the sum": gradient_of(other)}
+
+
 def reduced_gradients(ctx: Context, *, x: torch.Tensor, grads: list[torch.Tensor]) -> Tensors:
     """A tensor by rows that is gathered in float32, and whose gradient is a sum that float32 would round.
 

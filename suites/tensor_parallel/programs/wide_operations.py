@@ -62,8 +62,19 @@ def results(operations: Operations, x: torch.Tensor, *, partly: bool = False) ->
     return found
 
 
+def chosen(operations: Operations, names: Sequence[str] | None) -> Operations:
+    """Those of the operations that have one of these names, or all."""
+    return operations if names is None else {name: operations[name] for name in names}
+
+
 def shared(
-    ctx: Context, *, x: torch.Tensor, table: str, mesh: tuple[int, ...], placements: Sequence[Placement]
+    ctx: Context,
+    *,
+    x: torch.Tensor,
+    table: str,
+    mesh: tuple[int, ...],
+    placements: Sequence[Placement],
+    names: Sequence[str] | None = None,
 ) -> Tensors:
     """The results of a module's operations on a tensor that the ranks share.
 
@@ -73,8 +84,9 @@ def shared(
         table: the module that has the operations.
         mesh: the shape of the mesh.
         placements: how each axis of the mesh cuts the tensor.
+        names: of the operations; by default all.
     """
-    operations: Operations = importlib.import_module(table).OPERATIONS
+    operations = chosen(importlib.import_module(table).OPERATIONS, names)
     cut = distribute_tensor(x.to(ctx.device), ctx.mesh(mesh), placements, src_data_rank=None)
     return results(operations, cut, partly=lacks_rules())
 
