@@ -57,9 +57,11 @@ def test_in_a_part_of_the_world(ranks: Ranks) -> None:
         want.append(
             {
                 "all_reduce": x + y,
+                "mean": (x + y) / 2,
                 "reduce_scatter": (x + y)[place][None],
                 "all_to_all_single": [y[:1], torch.cat([x, y[1:]])][place],
                 "gradient of all_reduce": (v + w)[:3].t(),
+                "gradient of mean": (v + w)[:3].t() / 2,
                 "gradient of reduce_scatter": first_rows.t(),
                 "gradient of all_to_all_single": [w[:3], torch.cat([v[:1], w[3:]])][place].t(),
             }

@@ -19,6 +19,7 @@ REDUCED = {
     "max": lambda stacked: stacked.amax(0),
     "min": lambda stacked: stacked.amin(0),
     "product": lambda stacked: stacked.prod(0),
+    "avg": lambda stacked: stacked.sum(0) / len(stacked),
 }
 
 

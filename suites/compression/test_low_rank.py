@@ -18,8 +18,8 @@ from suites.shared.inputs import full_width, integers
 RANK = 2
 START = 2
 """Steps that send everything, PyTorch's least number: the second one has a new order of parameters."""
-MATRICES = ((5, 7), (7, 5), (7, 5), (7, 5), (6, 4, 2))
-"""Three are of one shape, between two others in either order, and one is flattened to two dimensions."""
+MATRICES = ((5, 7), (7, 5), (7, 5), (7, 5), (6, 4, 2), (5, 7))
+"""Three are of one shape and two of another, around one that is flattened to two dimensions, in whatever order."""
 VECTORS = ((9,), (4,))
 SHAPES = (*MATRICES[:2], VECTORS[0], *MATRICES[2:], VECTORS[1])
 """In the order of the parameters."""

@@ -15,7 +15,7 @@ from pytest_gpuperf import Context, Ranks
 from suites.context_parallel.bounds import Arithmetic, by_hand, in_kernels
 from suites.context_parallel.programs import attention as programs
 from suites.context_parallel.programs.attention import SEQUENCE, Attention, Layout, Positions, positions
-from suites.context_parallel.programs.buffers import cut_and_joined
+from suites.context_parallel.programs.buffers import cut_and_joined, one_after_another
 from suites.context_parallel.reference import assert_attends, drawn, fixed, tokens_of_ranks
 from suites.shared.comparison import assert_same
 from suites.shared.inputs import integers
@@ -175,6 +175,13 @@ def test_buffers_that_torch_cuts(ranks: Ranks, layout: Layout) -> None:
         for of_rank, held in zip(got, tokens_of_ranks(length, ranks.world_size, layout), strict=True)
     ]
     assert_same(got, expected)
+
+
+def test_a_sequence_is_balanced_after_one_that_cannot_be(ranks: Ranks) -> None:
+    lengths = [3 * ranks.world_size, 4 * ranks.world_size]
+    parts = [tokens_of_ranks(length, ranks.world_size, layout) for length, layout in zip(lengths, LAYOUTS, strict=True)]
+    got = ranks.run(one_after_another, lengths=lengths)
+    assert got == [[held.tolist() for held in of_rank] for of_rank in zip(*parts, strict=True)]
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "all"])

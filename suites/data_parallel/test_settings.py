@@ -17,6 +17,7 @@ from suites.data_parallel.programs.settings import (
     buffers,
     configured,
     converted,
+    kept_local,
     of_split_layers,
     stopped,
 )
@@ -132,6 +133,11 @@ def test_what_differs_at_first(ranks: Ranks, init_sync: bool) -> None:
     got = ranks.run(apart_at_first, init_sync=init_sync)
     expected = [[weight, buffer, mean] for weight, buffer in zip(weights, calls, strict=True)]
     assert got == expected, f"parameter, buffer and gradient of each rank: {got}, not {expected}"
+
+
+@pytest.mark.ranks(2)
+def test_gradients_stay_local_until_the_outermost_context_ends(ranks: Ranks) -> None:
+    assert ranks.run(kept_local) == [[1.0, 2.0, 4.5], [2.0, 4.0, 4.5]]
 
 
 @pytest.mark.ranks(4)

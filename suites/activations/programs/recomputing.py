@@ -314,7 +314,7 @@ WAYS: Mapping[str, Technique] = {
 
 
 def transparent(ctx: Context) -> list[str]:
-    """Names of a model's tensors as its wrapped layers have them, after its state has gone in and out.
+    """Names of a model's tensors as its wrapped layers have them, in its state, by itself and in a further wrapper.
 
     Raises:
         AssertionError: something else than the wrapped layers' own is found through the wrapper.
@@ -329,7 +329,8 @@ def transparent(ctx: Context) -> list[str]:
     assert all(torch.equal(state[name], value) for name, value in before.items()), f"a state of {list(state)}"
     wrapped.load_state_dict({f"0.{name}": value for name, value in other.state_dict().items()})
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in plain.state_dict().items())
-    return [*state, *(name for name, _ in wrapper.named_parameters())]
+    outer = checkpoint_wrapper(wrapped)
+    return [*state, *(name for around in (wrapper, outer) for name, _ in around.named_parameters())]
 
 
 class _Counting(TorchDispatchMode):

@@ -120,11 +120,12 @@ def in_pairs(ctx: Context, *, xs: Sequence[torch.Tensor], weights: Sequence[torc
     mine = weights[ctx.rank].to(ctx.device)
     sends = list(SENDS[group.rank()])
     receives = [row[group.rank()] for row in SENDS]
-    leaves = [xs[ctx.rank].to(ctx.device).clone().requires_grad_() for _ in range(3)]
-    summed, scattered, exchanged = (leaf.t() for leaf in leaves)
+    leaves = [xs[ctx.rank].to(ctx.device).clone().requires_grad_() for _ in range(4)]
+    summed, averaged, scattered, exchanged = (leaf.t() for leaf in leaves)
     with without_warnings():
         results = {
             "all_reduce": all_reduce(summed.contiguous(), group=group),
+            "mean": all_reduce(averaged.contiguous(), op=ReduceOp.AVG, group=group),
             "reduce_scatter": reduce_scatter(mine.new_empty(2), list(scattered[:2].unbind()), group=group)[None],
             "all_to_all_single": all_to_all_single(
                 mine.new_empty(sum(receives), 2), exchanged.contiguous(), receives, sends, group=group

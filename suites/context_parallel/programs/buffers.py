@@ -59,3 +59,27 @@ def cut_and_joined(ctx: Context, *, tokens: torch.Tensor, places: torch.Tensor, 
         balancer: Any = Orders(orders)  # torch's class of them is private
         (results["turned tokens together"],) = context_parallel_unshard(mesh, [mine], [1], balancer)
     return results
+
+
+def one_after_another(ctx: Context, *, lengths: list[int]) -> list[list[int]]:
+    """The places that a rank holds of sequences of these lengths, each in a context of its own; balanced if that fits.
+
+    Args:
+        ctx: the rank's context.
+        lengths: multiples of the number of ranks; torch balances a sequence if twice that number divides it.
+    """
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.distributed.tensor.experimental._attention import _cp_options
+
+    mesh = ctx.mesh((ctx.world_size,))
+    before = _cp_options.enable_load_balance
+    _cp_options.enable_load_balance = True
+    held = []
+    try:
+        for length in lengths:
+            places = torch.arange(length, device=ctx.device)
+            with context_parallel(mesh, buffers=[places], buffer_seq_dims=[0]):
+                held.append(places.tolist())
+    finally:
+        _cp_options.enable_load_balance = before
+    return held

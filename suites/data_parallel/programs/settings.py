@@ -291,6 +291,27 @@ def apart_at_first(ctx: Context, *, init_sync: bool) -> list[float]:
     return [*begun, float(gradient_of(layer.weight))]
 
 
+def kept_local(ctx: Context) -> list[float]:
+    """The gradient of a weight after each of two backwards that are not reduced, and after one that is.
+
+    Before the second one, a context within the one that keeps gradients local has ended. Rank r's input is 1 + r.
+    """
+    module = DistributedDataParallel(_Counting(0, replaced=False).to(ctx.device))
+    x = torch.full((1,), 1.0 + ctx.rank, dtype=torch.float64, device=ctx.device)
+    found = []
+
+    def backward() -> None:
+        module(x).sum().backward()
+        found.append(float(gradient_of(module.module.weight)))
+
+    with module.no_sync():
+        with module.no_sync():
+            backward()
+        backward()
+    backward()
+    return found
+
+
 def stopped(ctx: Context, *, problem: Problem, lengths: list[int], enable: bool, throw: bool, method: bool) -> int:
     """How many steps a rank takes before a rank that has no more batches stops all.
 

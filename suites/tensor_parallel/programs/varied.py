@@ -102,6 +102,9 @@ INDEXED: Operations = {
     "three indices": lambda x: x[whole(x, [1, 3]), whole(x, [0, 5]), whole(x, [0, 4])],
     "indices after a new dimension": lambda x: x[None, whole(x, [1, 3])],
     "scatter of numbers": lambda x: x.scatter(1, numbers(x, 4, 2, 5) % 2, numbers(x, 4, 2, 5).double()),
+    "scatter of the first of more numbers": lambda x: x.scatter(
+        1, numbers(x, 4, 2, 5) % 2, numbers(x, 6, 2, 7).double()
+    ),
     "scatter_add from the end": lambda x: x.scatter_add(-1, numbers(x, 4, 6, 3) % 5, numbers(x, 4, 6, 3).double()),
     "index_put of one number": lambda x: x.detach().index_put((whole(x, [2, 0]),), whole(x, 7.0)),
     "index_put of one row": lambda x: x.detach().index_put((whole(x, [2, 0]),), numbers(x, 5).double()),
