@@ -15,6 +15,7 @@ from suites.sharded_data_parallel.programs.order import (
     embedded,
     placed,
     reductions,
+    with_gradients,
 )
 from suites.sharded_data_parallel.reference import expected_shards
 from suites.shared.comparison import assert_close, assert_same
@@ -52,6 +53,15 @@ def test_an_embedding_need_not_be_gathered_for_backward(ranks: Ranks) -> None:
         assert gathered == told, f"rank {rank}: the embedding was gathered for backward {gathered}, expected {told}"
         for name, gradient in expected.items():
             assert_close(gradients[name], gradient, f"rank {rank}, {name} gradient")
+
+
+@pytest.mark.skipif(
+    not hasattr(FSDPModule, "set_reduce_scatter_unused_params"),
+    reason=f"torch {torch.__version__} reduces no gradients of what is unused",
+)
+@pytest.mark.ranks(2)
+def test_what_is_frozen_has_no_gradient_though_what_is_unused_has(ranks: Ranks) -> None:
+    assert ranks.run(with_gradients) == [["0.bias", "1.weight", "1.bias"]] * 2
 
 
 @pytest.mark.skipif(

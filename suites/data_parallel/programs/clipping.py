@@ -47,6 +47,7 @@ CLIPS = {
     "tensor's sum": Clip("one", 0.5, 1.0, foreach=False, apart=True),
     "apart": Clip("all", 1.5, apart=True),
     "below": Clip("all", 1e6, 4.0),
+    "below, one by one": Clip("all", 1e6, 4.0, foreach=False),
     "unused": Clip("unused", 1.0),
     "nothing": Clip("nothing", 1.0, apart=True),
     "values": Clip("all", 2.0, None),

@@ -25,6 +25,8 @@ MEMBERS = (1, 2)
 SHAPES = ((3, 4), (5,), (2, 2), (1,), (7,))
 IDLE = 3
 """The parameter that never has a gradient, and no state."""
+FROZEN = 1
+"""The parameter that is frozen until the second step."""
 BEFORE, AFTER = 2, 2
 """Steps before the state is brought together, and after it."""
 KINDS: Mapping[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
@@ -40,7 +42,10 @@ Told = dict[str, Any]
 
 def parameters() -> list[nn.Parameter]:
     """Those that training begins with."""
-    return [nn.Parameter(integers(shape, torch.float64, seed=place)) for place, shape in enumerate(SHAPES)]
+    return [
+        nn.Parameter(integers(shape, torch.float64, seed=place), requires_grad=place != FROZEN)
+        for place, shape in enumerate(SHAPES)
+    ]
 
 
 def groups(of: list[nn.Parameter]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -65,8 +70,10 @@ class Training:
 
     def train(self, step: int) -> Tensors:
         """Takes a step with given gradients; returns the parameters."""
+        if step == 1:
+            self.parameters[FROZEN].requires_grad_()
         for place, value in enumerate(self.parameters):
-            if place != IDLE:
+            if place != IDLE and value.requires_grad:
                 value.grad = integers(tuple(value.shape), value.dtype, seed=64 * step + place).to(value.device)
         if step == 1:
             self.optimizer.param_groups[1]["lr"] /= 2
@@ -115,7 +122,9 @@ def trained(ctx: Context, *, kind: str, buckets: bool) -> Tensors | None:
         return dict(held[0])
 
     told: Tensors = {}
-    training = Training.of([nn.Parameter(value.detach().to(ctx.device)) for value in parameters()], make)
+    training = Training.of(
+        [nn.Parameter(value.detach().to(ctx.device), requires_grad=value.requires_grad) for value in parameters()], make
+    )
     for step in range(BEFORE):
         told |= training.train(step)
         state = together(training, to=1)

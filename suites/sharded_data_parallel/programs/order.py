@@ -175,6 +175,16 @@ def reductions(ctx: Context, *, problem: Problem, calls: Sequence[str]) -> list[
     return found
 
 
+def with_gradients(ctx: Context) -> list[str]:
+    """The parameters that have a gradient if those that are not used get one; the first layer's weight is frozen."""
+    module = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)).to(ctx.device)
+    module[0].weight.requires_grad_(False)
+    fully_shard(module, mesh=ctx.mesh((ctx.world_size,)))
+    cast("FSDPModule", module).set_reduce_scatter_unused_params(True)
+    module(torch.ones(1, 2, device=ctx.device)).sum().backward()
+    return [name for name, value in module.named_parameters() if value.grad is not None]
+
+
 def placed(ctx: Context, *, values: Tensors, dims: Mapping[str, int | None], weights: list[Tensors]) -> Tensors:
     """What forward has of each parameter, the rank's own part of it, and that of its gradient.
 
