@@ -177,6 +177,10 @@ def test_buffers_that_torch_cuts(ranks: Ranks, layout: Layout) -> None:
     assert_same(got, expected)
 
 
+@pytest.mark.skipif(
+    torch.__version__ < "2.13",  # compared as a version
+    reason=f"torch {torch.__version__} refuses a sequence that it cannot balance: 2.13 is needed",
+)
 def test_a_sequence_is_balanced_after_one_that_cannot_be(ranks: Ranks) -> None:
     lengths = [3 * ranks.world_size, 4 * ranks.world_size]
     parts = [tokens_of_ranks(length, ranks.world_size, layout) for length, layout in zip(lengths, LAYOUTS, strict=True)]

@@ -18,6 +18,8 @@ from suites.tensor_parallel.reference import DTYPE
 
 pytestmark = pytest.mark.ranks(3)
 
+OLD = torch.__version__ < "2.13"  # compared as a version
+
 
 def part(whole: torch.Tensor, placement: Placement, rank: int) -> torch.Tensor:
     return shard(whole, 3, placement.dim)[rank] if isinstance(placement, Shard) else whole
@@ -49,6 +51,9 @@ def test_several_inputs_and_outputs(ranks: Ranks, distributed: bool) -> None:
     assert [factor for _, factor in got] == [3] * 3
 
 
+@pytest.mark.skipif(
+    OLD, reason=f"torch {torch.__version__} pads no convolution with a stride, if images are cut: 2.13 is needed"
+)
 @pytest.mark.parametrize("biased", [True, False], ids=["with a bias", "without"])
 def test_convolutions(ranks: Ranks, biased: bool) -> None:
     """The last rank has one image less than the others."""
@@ -63,6 +68,7 @@ def test_convolutions(ranks: Ranks, biased: bool) -> None:
     assert_same(got, [by_autograd(formula, leaves, grad)] * 3, ordered=False)
 
 
+@pytest.mark.skipif(OLD, reason=f"torch {torch.__version__} has no second derivatives of DTensors: 2.13 is needed")
 def test_second_derivatives(ranks: Ranks) -> None:
     """Three rows and four columns: the last rank has none of these."""
     x = integers((4, 3), DTYPE, seed=9)

@@ -59,7 +59,9 @@ def _flat_by_its_own_name(mesh: DeviceMesh) -> DeviceMesh:
 
 def _divided(mesh: DeviceMesh) -> DeviceMesh:
     """All ranks in a row, in two."""
-    return mesh._flatten("all")._unflatten("all", (2, 4), ("outer", "inner"))
+    # A torch before 2.13 looks for an axis by each letter of its name.
+    axis = "all" if torch.__version__ >= "2.13" else 0
+    return mesh._flatten("all")._unflatten(axis, (2, 4), ("outer", "inner"))
 
 
 def _put_together(mesh: DeviceMesh) -> DeviceMesh:
