@@ -59,7 +59,7 @@ def _flat_by_its_own_name(mesh: DeviceMesh) -> DeviceMesh:
 
 def _divided(mesh: DeviceMesh) -> DeviceMesh:
     """All ranks in a row, in two."""
-    # A torch before 2.13 looks for an axis by each letter of its name.
+    # A torch before 2.13 refuses the names that a mesh has.
     axis = "all" if torch.__version__ >= "2.13" else 0
     return mesh._flatten("all")._unflatten(axis, (2, 4), ("outer", "inner"))
 
