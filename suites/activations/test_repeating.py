@@ -18,6 +18,7 @@ from suites.activations.programs.repeating import (
     runs_after_the_last_saved,
     runs_in_segments,
     sequence,
+    with_a_constant,
 )
 from suites.shared.comparison import assert_close
 
@@ -68,6 +69,12 @@ def test_backwards_of_a_group_compute_once(ranks: Ranks) -> None:
     ((runs, gradient),) = ranks.run(backward_again, grouped=True)
     assert runs == 2, f"the function has run {runs} times, expected one forward and one backward"
     assert_close(gradient, torch.tensor([2.0, 4.0, 27.0, 48.0]), "input gradient")
+
+
+@pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not reentrant"])
+def test_a_result_that_is_constant(ranks: Ranks, reentrant: bool) -> None:
+    (gradient,) = ranks.run(with_a_constant, reentrant=reentrant)
+    assert_close(gradient, torch.tensor([19.0, 23.0, 27.0]), "input gradient")
 
 
 def test_hooks_of_several_tensors(ranks: Ranks) -> None:

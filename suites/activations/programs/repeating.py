@@ -158,6 +158,22 @@ def backward_again(ctx: Context, *, grouped: bool) -> tuple[int, torch.Tensor]:
     return len(runs), x.grad
 
 
+def with_a_constant(ctx: Context, *, reentrant: bool) -> torch.Tensor:
+    """The gradient of 1, 2 and 3 if their squares count twice and their triples five times.
+
+    A constant is the first of the function's results.
+    """
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.detach() + 1, x * x, 3 * x
+
+    x = torch.arange(1.0, 4.0, device=ctx.device, requires_grad=True)
+    _, squares, triples = checkpoint(function, x, use_reentrant=reentrant)
+    (2 * squares + 5 * triples).sum().backward()
+    assert x.grad is not None
+    return x.grad
+
+
 def hooked(ctx: Context) -> list[tuple[str, Sequence[float | None]]]:
     """What hooks on several tensors are told, in the order of their calls.
 

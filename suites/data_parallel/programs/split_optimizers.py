@@ -77,6 +77,7 @@ class Training:
                 value.grad = integers(tuple(value.shape), value.dtype, seed=64 * step + place).to(value.device)
         if step == 1:
             self.optimizer.param_groups[1]["lr"] /= 2
+            self.optimizer.param_groups[1]["weight_decay"] = 0.25
         self.optimizer.step()
         return {
             f"step {step}, parameter {place}": value.detach().cpu().clone()
