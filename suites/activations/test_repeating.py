@@ -25,9 +25,9 @@ from suites.shared.comparison import assert_close
 pytestmark = pytest.mark.ranks(1)
 
 
-@pytest.mark.parametrize("preserve", [True, False], ids=["drawn again", "drawn anew"])
+@pytest.mark.parametrize("preserve", [True, False], ids=["generator restored", "generator left"])
 def test_random_numbers(ranks: Ranks, preserve: bool) -> None:
-    """Of the generator's sequence: forward's number, that of the run in backward, and the one afterwards."""
+    """The run in backward draws forward's number again, or the generator's next one."""
     (numbers,) = ranks.run(sequence, numbers=3, seed=1)
     (told,) = ranks.run(draws, preserve=preserve, seed=1)
     assert list(told) == list(CALLS)
@@ -49,14 +49,14 @@ def test_runs_in_segments(ranks: Ranks) -> None:
 
 
 def test_recomputation_stops_early(ranks: Ranks) -> None:
-    """What comes after the last saved tensor runs once; the context has the last word, and only while it lasts."""
+    """An operation after the last saved tensor runs once; the context overrides the argument, while it lasts."""
     (told,) = ranks.run(runs_after_the_last_saved)
     expected = {"default": 1, "argument": 2, "context": 2, "context over argument": 1, "context over argument, off": 2}
     assert told == {**expected, "default, afterwards": 1}
 
 
 def test_each_backward_computes_again(ranks: Ranks) -> None:
-    """There are three backwards: of the halves of 1 to 4, whose squares and cubes these are, and of the first anew."""
+    """Each half of 1 to 4 has a backward, squares first, then cubes; the squares have a second one."""
     ((runs, gradient),) = ranks.run(backward_again, grouped=False)
     assert runs == 4, f"the function has run {runs} times, expected one forward and three backwards"
     assert_close(gradient, torch.tensor([4.0, 8.0, 27.0, 48.0]), "input gradient")

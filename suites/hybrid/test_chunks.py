@@ -14,7 +14,7 @@ from suites.shared.step import Tensors
 
 DTYPE = torch.float64
 MICROBATCHES, ROWS, STEPS = 4, 2, 2
-"""Of each pipeline, with so many rows each; a second step finds what the first one has left behind."""
+"""Microbatches of each pipeline, their rows, and steps: a second one finds what the first one has left behind."""
 
 Stages = list[tuple[torch.Tensor, torch.Tensor]]
 Batches = list[tuple[torch.Tensor, torch.Tensor]]

@@ -100,13 +100,14 @@ def losses_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def losses(losses_folder: Path) -> Iterator[WholeRun]:
     folder = losses_folder
     (folder / "test_it.py").write_text(LOSES)
+    os.mkfifo(folder / "added")
     variables = {"RAY_gcs_rpc_server_reconnect_timeout_s": "3600"}
     with raylets("gpu-a", "gpu-b", env=variables, forks=False) as cluster:  # the test looks for what is below daemons
 
         def add() -> None:
             await_file(folder / "add")
             cluster.add("gpu-c")
-            (folder / "added").touch()
+            (folder / "added").write_text("")  # a pipe, which a test reads
 
         adding = threading.Thread(target=add)
         adding.start()

@@ -19,7 +19,7 @@ from suites.activations.programs.techniques import Technique
 
 
 def _second_product(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Of a block's two products the one is kept whose second factor has more rows: hidden features."""
+    """A policy keeps one of a block's two products: the one whose second factor has more rows, hidden features."""
 
     def keeps(ctx: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         kept = operation is torch.ops.aten.mm.default and len(args[1]) > x.shape[1]
@@ -48,7 +48,7 @@ def _several_results(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def _of_all_kinds(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Tensors and others by place, and more of both by name and in lists, each with a part of its own."""
+    """A block gets tensors and other values by place, by name and in lists; each has an effect of its own."""
     offset, taken = x * 3, x * 5
 
     def of_all(

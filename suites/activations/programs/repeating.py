@@ -1,4 +1,4 @@
-"""How often functions run whose results are computed again, what they draw then, and what hooks are told."""
+"""Programs that count how often checkpointed functions run, note their random numbers, and note calls of hooks."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def sequence(ctx: Context, *, numbers: int, seed: int) -> torch.Tensor:
 def runs_in_segments(
     ctx: Context, *, functions: int, segments: int, listed: bool, reentrant: bool
 ) -> tuple[list[int], torch.Tensor]:
-    """How often each of several functions runs in forward and backward, and the gradient of the input.
+    """Returns how often each of several functions runs in forward and backward, and the gradient of the input.
 
     Args:
         ctx: the rank's context.
@@ -105,11 +105,11 @@ STOPS: Mapping[str, tuple[bool | None, bool | None]] = {
     "context over argument": (True, False),
     "context over argument, off": (False, True),
 }
-"""What ``set_checkpoint_early_stop`` and ``checkpoint`` are told of an early stop, if they are told something."""
+"""The arguments of ``set_checkpoint_early_stop`` and of ``checkpoint(early_stop=)``; None: not given."""
 
 
 def runs_after_the_last_saved(ctx: Context) -> dict[str, int]:
-    """How often what comes after all that backward needs is computed: by who says so, and after it has."""
+    """Returns how often a function runs past its last saved tensor, for each way to set the early stop."""
     told = {}
     for name, (context, argument) in [*STOPS.items(), ("default, afterwards", (None, None))]:
         runs: list[int] = []
@@ -129,7 +129,7 @@ def runs_after_the_last_saved(ctx: Context) -> dict[str, int]:
 
 
 def backward_again(ctx: Context, *, grouped: bool) -> tuple[int, torch.Tensor]:
-    """How often a function of two halves runs whose halves have a backward each, and the input's gradient.
+    """Returns how often a function runs whose two results have a backward each, and the input's gradient.
 
     Args:
         ctx: the rank's context.
@@ -159,7 +159,7 @@ def backward_again(ctx: Context, *, grouped: bool) -> tuple[int, torch.Tensor]:
 
 
 def with_a_constant(ctx: Context, *, reentrant: bool) -> torch.Tensor:
-    """The gradient of 1, 2 and 3 if their squares count twice and their triples five times.
+    """Returns the gradient of 1, 2 and 3 if their squares count twice and their triples five times.
 
     A constant is the first of the function's results.
     """
@@ -175,7 +175,7 @@ def with_a_constant(ctx: Context, *, reentrant: bool) -> torch.Tensor:
 
 
 def hooked(ctx: Context) -> list[tuple[str, Sequence[float | None]]]:
-    """What hooks on several tensors are told, in the order of their calls.
+    """Returns the gradients that hooks on several tensors get, in the order of their calls.
 
     Of four tensors the third is in no graph at all, and the fourth only in that of the first backward. There is a
     backward of everything, one without the fourth, one of the first tensor alone, and one without hooks.

@@ -91,7 +91,7 @@ OTHERS: dict[str, tuple[tuple[int, ...], tuple[Placement, ...]]] = {
     "of the outer two": ((1, 2), (Shard(0),)),
     "of one": ((2, 0), (Shard(1),)),
 }
-"""The same, of those that load."""
+"""Ranks that load it, and how they share it."""
 
 
 def on_parts_of_the_world(ctx: Context, *, folder: Path, whole: torch.Tensor) -> dict[str, torch.Tensor]:

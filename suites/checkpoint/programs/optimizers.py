@@ -109,7 +109,7 @@ def _contents(model: nn.Module, optimizer: torch.optim.Optimizer) -> Packed:
 
 
 NAMES = ["last.weight", "module.bias", "module.weight"]
-"""Of the model's state, however it is wrapped."""
+"""The names in the model's state, however it is wrapped."""
 
 
 def passed(ctx: Context, *, kind: Kind, form: FormName, shard: bool) -> tuple[list[str], list[Packed]]:

@@ -43,7 +43,7 @@ def held_low_rank(held: Held, bucket: dist.GradBucket) -> torch.futures.Future[t
 
 
 def wrapped_low_rank(wrapper: Wrapper) -> Hook:
-    """The same in one of torch's wrappers, by another name: builds without NCCL refuse that of one of them."""
+    """Returns the hook in one of torch's wrappers, by another name: builds without NCCL refuse one wrapper's name."""
 
     def hook(held: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         return wrapper(held_low_rank)(held, bucket)

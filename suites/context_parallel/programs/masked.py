@@ -79,7 +79,7 @@ def attended(
 
 
 def attended_by_heads(ctx: Context, *, balanced: bool, reach: list[int], replicas: int, **whole: Any) -> Tensors:
-    """The same of a mask of each head that all sequences share; groups of ranks have sequences of their own.
+    """Attends with a mask for each head, which all sequences share; groups of ranks have sequences of their own.
 
     Args:
         ctx: the rank's context.

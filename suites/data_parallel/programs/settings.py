@@ -119,7 +119,7 @@ class Setting:
     skips: bool = False
     """Whether the second rank does not use the shortcut."""
     microbatches: int = 2
-    """Of a step; the first backward of a static graph has to reduce, and torch 2.13 fails if it doesn't."""
+    """Their number in a step; the first backward of a static graph has to reduce, or torch 2.13 fails."""
     needs: str = ""
     """The argument that older versions of torch do not have."""
 
@@ -292,7 +292,7 @@ def apart_at_first(ctx: Context, *, init_sync: bool) -> list[float]:
 
 
 def kept_local(ctx: Context) -> list[float]:
-    """The gradient of a weight after each of two backwards that are not reduced, and after one that is.
+    """Returns a weight's gradient after each of two backwards that are not reduced, and after one that is.
 
     Before the second one, a context within the one that keeps gradients local has ended. Rank r's input is 1 + r.
     """

@@ -41,7 +41,7 @@ class Schedule:
 
     @property
     def stages(self) -> int:
-        """Of a pipeline."""
+        """Stages of a pipeline."""
         return PLACES * self.of_place
 
     def of(self, place: int) -> list[int]:

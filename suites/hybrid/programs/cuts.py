@@ -56,7 +56,7 @@ def cut_twice(
     values: Tensors,
     weights: list[list[Tensors]],
 ) -> list[Tensors]:
-    """Of each step, whole: what forward sees of the parameters, their gradients, and what a step of SGD makes of them.
+    """Returns the parameters that forward sees, their gradients, and the parameters after SGD, of each step and whole.
 
     Args:
         ctx: the rank's context.

@@ -39,13 +39,13 @@ class Seen:
     """What a rank has seen."""
 
     dtypes: list[torch.dtype]
-    """Of the tensors that came in, the one of whole numbers last."""
+    """Dtypes of the tensors that came in, the one of whole numbers last."""
     kinds: list[str]
     """The containers that came in, and the number among them."""
     outputs: list[torch.Tensor]
     input_gradients: list[torch.Tensor]
     gradient: torch.Tensor
-    """Of the weight, whole."""
+    """The weight's gradient, whole."""
 
 
 class Multiplying(nn.Module):

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from pytest_gpuperf import Context
-from suites.sharded_data_parallel.programs.settings import units
+from suites.sharded_data_parallel.programs.settings import Scatter, units
 from suites.sharded_data_parallel.programs.stages import by_layer, local_shard
 from suites.shared.problems import Network, Problem, optimizer_for, set_rate
 from suites.shared.sharding import parameters_on_device
@@ -113,15 +113,12 @@ Reduction = tuple[str, bool, int]
 """The operation, whether it is in the mesh's own group, and how many elements it has."""
 
 
-class _Noting:
-    """A reduce-scatter that notes down its operation, whether its group is that of the mesh, and its elements."""
+class _Noting(Scatter):
+    """Notes down each operation, whether its group is that of the mesh, and its elements."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.seen: list[Reduction] = []
         self._group = group
-
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
         self,
@@ -132,8 +129,7 @@ class _Noting:
         async_op: bool = False,
     ) -> dist.Work | None:
         self.seen.append((str(op).rpartition(".")[2], group is self._group, input_tensor.numel()))
-        work: dist.Work | None = dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, async_op)
-        return work
+        return super().__call__(output_tensor, input_tensor, group, op, async_op)
 
 
 CALLS: Mapping[str, Callable[[FSDPModule], object]] = {

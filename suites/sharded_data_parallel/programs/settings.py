@@ -224,7 +224,7 @@ class _Gather:
         return last
 
 
-class _Scatter:
+class Scatter:
     """A reduce-scatter of our own: an all-reduce, of which the rank keeps its piece."""
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -248,7 +248,7 @@ def _own_collectives(ctx: Context, network: Network, **options: Any) -> None:
     by_layer(network, **options)
     for unit in units(network):
         unit.set_custom_all_gather(cast("Any", _Gather()))
-        unit.set_custom_reduce_scatter(cast("Any", _Scatter()))
+        unit.set_custom_reduce_scatter(cast("Any", Scatter()))
 
 
 class _Predicting(nn.Module):

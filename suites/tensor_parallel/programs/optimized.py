@@ -34,7 +34,7 @@ LAYOUTS: Sequence[tuple[tuple[int, ...], Placement, Placement]] = (
     ((2, 4), Shard(0), Shard(0)),
     ((3,), Replicate(), Partial()),
 )
-"""Of each parameter its shape, its layout, and that of its gradient. Of the third one some ranks have no row."""
+"""Shape, layout and gradient's layout of each parameter. Some ranks have no row of the third one."""
 
 
 def optimized(

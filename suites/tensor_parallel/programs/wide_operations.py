@@ -63,7 +63,7 @@ def results(operations: Operations, x: torch.Tensor, *, partly: bool = False) ->
 
 
 def chosen(operations: Operations, names: Sequence[str] | None) -> Operations:
-    """Those of the operations that have one of these names, or all."""
+    """Returns the operations that have one of these names, or all."""
     return operations if names is None else {name: operations[name] for name in names}
 
 
