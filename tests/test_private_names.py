@@ -25,6 +25,7 @@ ALLOWED = {
     "ranks/cloudpickle_internals.py",
     "ranks/cython_internals.py",
     "ranks/multiprocessing_internals.py",
+    "ranks/os_internals.py",
     "torch_internals.py",
     "run/hypothesis_internals.py",
     "run/mock_internals.py",

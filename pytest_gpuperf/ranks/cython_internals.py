@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_SHARED = "_cython_"
+_SHARED = ("_cython_", "cython_runtime")
 
 
 def is_shared_by_cython(package: str) -> bool:

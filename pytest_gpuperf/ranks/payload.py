@@ -34,13 +34,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
     """What it writes to ranks of modules that travel by value; None on the way back."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, FunctionType) and getattr(obj, "is_hypothesis_test", False):
+        # Most of what a program refers to are functions; each is asked as little as can be.
+        if isinstance(obj, FunctionType):
             # A test class that a program refers to may have methods under @given, whose wrappers hold locks.
-            obj = obj.hypothesis.inner_test  # type: ignore[attr-defined]
-        if isinstance(obj, CodeType) and (reduce := self.dispatch_table.get(CodeType)) is not None:
-            # Cloudpickle 3.1.3 replaces the file's name, which reports of failures need.
-            make, values = reduce(obj)
-            return _code, (make, values, obj.co_filename)
+            tests = getattr(obj, "is_hypothesis_test", False)
+            return self._of_function(obj.hypothesis.inner_test if tests else obj)  # type: ignore[attr-defined]
+        if isinstance(obj, type):
+            if _is_found_by_its_name_alone(obj):
+                return getattr, (sys.modules[obj.__module__], obj.__name__)
+            return self._of_class(obj)
+        if isinstance(obj, CodeType):
+            return self._of_code(obj)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
             return _reduce_tensor(torch, obj)
@@ -48,20 +52,36 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
             reduced = _reduce_named(torch, obj)
             if reduced is not None:
                 return reduced
-        if isinstance(obj, ModuleType) and _is_of_a_type_of_its_own(obj):
-            return importlib.import_module, (obj.__name__,)
-        if isinstance(obj, type) and _is_found_by_its_name_alone(obj):
-            return getattr, (sys.modules[obj.__module__], obj.__name__)
-        if self.departing is not None and isinstance(obj, ModuleType):
-            written = self.departing.of_module(obj)
-            return NotImplemented if written is None else written
-        reduced = super().reducer_override(obj)
-        if self.departing is None or not isinstance(reduced, tuple) or len(reduced) != _WITH_A_SETTER:
-            return reduced  # something else, or what travels by reference
-        if isinstance(obj, FunctionType):
-            return self.departing.of_function(obj, reduced)
-        named = isinstance(obj, type) and importable.is_named(obj)
-        return importable.arriving(reduced, obj.__qualname__) if named else reduced
+        return self._of_module(obj) if isinstance(obj, ModuleType) else super().reducer_override(obj)
+
+    def _of_function(self, function: FunctionType) -> Any:
+        reduced = super().reducer_override(function)
+        if self.departing is None or not _travels_by_value(reduced):
+            return reduced
+        return self.departing.of_function(function, reduced)
+
+    def _of_class(self, cls: type) -> Any:
+        reduced = super().reducer_override(cls)
+        if self.departing is None or not _travels_by_value(reduced) or not importable.is_named(cls):
+            return reduced
+        return importable.arriving(reduced, cls.__qualname__)
+
+    def _of_code(self, code: CodeType) -> Any:
+        if (reduce := self.dispatch_table.get(CodeType)) is None:
+            return super().reducer_override(code)
+        # Cloudpickle 3.1.3 replaces the file's name, which reports of failures need.
+        make, values = reduce(code)
+        return _code, (make, values, code.co_filename)
+
+    def _of_module(self, module: ModuleType) -> Any:
+        if _is_of_a_type_of_its_own(module):
+            return importlib.import_module, (module.__name__,)
+        written = None if self.departing is None else self.departing.of_module(module)
+        return NotImplemented if written is None else written
+
+
+def _travels_by_value(reduced: Any) -> bool:
+    return isinstance(reduced, tuple) and len(reduced) == _WITH_A_SETTER
 
 
 def _code(make: Callable[..., CodeType], values: tuple[Any, ...], file: str) -> CodeType:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import LaunchError, RankDied
 from pytest_gpuperf.ranks.node_ranks import Nodes
+from pytest_gpuperf.ranks.os_internals import undecoded_environment
 from pytest_gpuperf.ranks.pool import GRACE, Listener, Pool
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
@@ -38,6 +39,9 @@ class Pools:
         """Told to end; their processes may still be there."""
         self._used: set[PoolSpec] = set()
         self._death: RankDied | None = None
+        self._undecoded: dict[object, object] = {}
+        self._environ: dict[str, str] = {}
+        """This process's own environment, as long as it is what is kept undecoded."""
 
     def warm_up(self) -> None:
         """Has what ranks are forked from begin to start; waits for nothing."""
@@ -62,7 +66,7 @@ class Pools:
         Raises:
             RankError: ranks did not come up, or fresh ones could not open the group.
         """
-        environ = os.environ if environ is None else environ
+        environ = self._own_environ() if environ is None else environ
         self._used.add(spec)
         pool = self._pools.pop(spec, None)
         if pool is not None:
@@ -105,6 +109,12 @@ class Pools:
             listener=self._listener,
             debug=self._debug,
         )
+
+    def _own_environ(self) -> Mapping[str, str]:
+        undecoded = undecoded_environment()
+        if undecoded != self._undecoded:
+            self._undecoded, self._environ = undecoded, dict(os.environ)
+        return self._environ
 
     def take_death(self) -> RankDied | None:
         """Return and forget the death of a rank after its last test; what its pool printed last is noted on it."""

@@ -182,8 +182,9 @@ def rank_environ(spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
         defaults |= dict.fromkeys(SOCKET_INTERFACES, "lo")
     if spec.gpus and not spec.timed:
         defaults["NCCL_COMM_SPLIT_SHARE_RESOURCES"] = "1"  # a group for each test, without a set of channels for each
-    inherited = {name: value for name, value in environ.items() if name != _CURRENT_TEST}
-    return {**defaults, **inherited, **dict(spec.environ), VISIBLE: ",".join(spec.gpus)}
+    found = {**defaults, **environ, **dict(spec.environ), VISIBLE: ",".join(spec.gpus)}
+    found.pop(_CURRENT_TEST, None)
+    return found
 
 
 def environ_of(rank: int, spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:

@@ -45,10 +45,11 @@ def test_installed_suites_travel_to_nodes_that_cannot_import_them(
     assert not packing.Packing(tmp_path / "elsewhere", lambda package: True)._travels(program)
 
 
-def test_what_modules_of_cython_share_is_made_anew_on_ranks() -> None:
-    shared = ModuleType("_cython_3_0_12")
+@pytest.mark.parametrize("name", ["_cython_3_0_12", "cython_runtime"])
+def test_what_modules_of_cython_share_is_made_anew_on_ranks(name: str) -> None:
+    shared = ModuleType(name)
     shared.__spec__ = None
-    assert not packing._is_put_in_by_hand("_cython_3_0_12", shared)
+    assert not packing._is_put_in_by_hand(name, shared)
 
 
 def test_what_is_installed_is_imported_even_below_the_rootdir(

@@ -1,0 +1,10 @@
+"""Names of ``os`` that are not public."""
+
+from __future__ import annotations
+
+import os
+
+
+def undecoded_environment() -> dict[object, object]:
+    """Return this process's environment as ``os.environ`` holds it; publicly, each look decodes it all, which is slow."""
+    return dict(os.environ._data)  # type: ignore[attr-defined]
