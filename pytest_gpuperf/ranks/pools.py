@@ -11,7 +11,7 @@ from pytest_gpuperf.ranks.node_ranks import Nodes
 from pytest_gpuperf.ranks.os_internals import undecoded_environment
 from pytest_gpuperf.ranks.pool import GRACE, Listener, Pool
 from pytest_gpuperf.ranks.postmortem import PostMortem
-from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
+from pytest_gpuperf.ranks.spec import CURRENT_TEST, PoolSpec, rank_environ
 
 MOST_OF_A_SIZE = 2  # pools of one world size, on different GPUs
 LAST_WORDS = 3  # lines that tell of a death
@@ -111,7 +111,7 @@ class Pools:
         )
 
     def _own_environ(self) -> Mapping[str, str]:
-        undecoded = undecoded_environment()
+        undecoded = undecoded_environment(but=CURRENT_TEST)
         if undecoded != self._undecoded:
             self._undecoded, self._environ = undecoded, dict(os.environ)
         return self._environ

@@ -18,7 +18,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 LOOPBACK = "127.0.0.1"
 SOCKET_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """Name the interface that ranks open their sockets on."""
-_CURRENT_TEST = "PYTEST_CURRENT_TEST"  # set anew by pytest for each phase of each test: nothing of a rank's
+CURRENT_TEST = "PYTEST_CURRENT_TEST"  # set anew by pytest for each phase of each test: nothing of a rank's
 
 ISOLATIONS = ("group", "file", "process")
 """The tests that share ranks, by the names that users write: any test, those of a file, or none."""
@@ -183,7 +183,7 @@ def rank_environ(spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
     if spec.gpus and not spec.timed:
         defaults["NCCL_COMM_SPLIT_SHARE_RESOURCES"] = "1"  # a group for each test, without a set of channels for each
     found = {**defaults, **environ, **dict(spec.environ), VISIBLE: ",".join(spec.gpus)}
-    found.pop(_CURRENT_TEST, None)
+    found.pop(CURRENT_TEST, None)
     return found
 
 
