@@ -31,7 +31,7 @@ from benchmarks.nccl_tests import binaries, by_plugin
 from benchmarks.nccl_tests.comparison import Row, Verdict, rows, summary, table
 from benchmarks.nccl_tests.plan import OPERATIONS, SHARED_DEFAULTS, SWEEPS, ArmError, Plan, Turn
 from pytest_gpuperf.hardware.device import Gpu, HardwareError
-from pytest_gpuperf.hardware.machine import installed_devices
+from pytest_gpuperf.hardware.machine import find_devices
 
 
 def take_turns(turns: int, theirs: Callable[[], Turn], ours: Callable[[], Turn]) -> tuple[list[Turn], list[Turn]]:
@@ -63,7 +63,7 @@ def where(gpus: Sequence[Gpu], theirs: Turn, ours: Turn, turns: int) -> str:
     both = {**SHARED_DEFAULTS, **os.environ}
     environ = [f"{name}={value}" for name, value in sorted(both.items()) if name.startswith("NCCL_")]
     kept = [text for text in defaults if text.partition("=")[0] not in os.environ]
-    driver = installed_devices().driver_version()
+    driver = find_devices().driver_version()
     return (
         f"{len(gpus)} x {gpus[0].name}, driver {driver}, torch {version('torch')}, {ours.tool}, "
         f"{theirs.tool}, NCCL {theirs.nccl} in both, medians of {turns} turns\n"
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if not options.build:
             tests = binaries.NcclTests.found(folder, os.environ, nccl)
-        gpus = installed_devices().visible(os.environ)
+        gpus = find_devices().visible(os.environ)
         wanted = max([options.gpus or 0, *(options.ranks or [2])])
         if wanted > len(gpus):
             parser.error(f"{wanted} ranks were asked for, each on a GPU of its own, and {len(gpus)} GPUs are visible")

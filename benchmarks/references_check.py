@@ -29,7 +29,7 @@ from benchmarks.collected import collected
 from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.baselines.storage import storage_at
 from pytest_gpuperf.features.day_zero.model import table
-from pytest_gpuperf.features.day_zero.model.expecting import scaled
+from pytest_gpuperf.features.day_zero.model.expecting import predict_scaled
 from pytest_gpuperf.features.day_zero.model.rates import Rates
 from pytest_gpuperf.features.day_zero.references.expecting import Expecting
 from pytest_gpuperf.features.day_zero.references.making import references_of
@@ -119,7 +119,7 @@ def carried(stored: Mapping[str, Baselines]) -> None:
         rates = Rates(gpu, line=450e9, nccl=18 * table.NCCL_LINK[9, 0], links="NV18")
         for (op, size), center in centers.items():
             metric = Metric(1.0, "B/s", "higher").for_work(Work(2, (Exchange(op, SIZES[size]),)))
-            two, four = (scaled(metric, ranks, rates) for ranks in (2, 4))
+            two, four = (predict_scaled(metric, ranks, rates) for ranks in (2, 4))
             if len(center) == 2 and two and four:
                 print(f"  {op:16} {size:6} {center[4] / (center[2] * four / two) - 1:+.1%}")
 

@@ -24,7 +24,7 @@ from pytest_gpuperf.features import modules
 from pytest_gpuperf.report.command_error import CommandError
 from pytest_gpuperf.report.comparison_lines import comparison_lines
 from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.recording_lines import renamed_lines, unfit_lines, update_lines
+from pytest_gpuperf.report.recording_lines import renaming_lines, unfit_lines, update_lines
 from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.suites_command import run_suites
 
@@ -78,7 +78,7 @@ def _compare(options: argparse.Namespace) -> tuple[list[str], bool]:
 def _rename(options: argparse.Namespace) -> tuple[list[str], bool]:
     """What it says; it is done, or refused."""
     stamp = provenance.stamp(Path.cwd(), f"renamed from {options.old}")
-    return renamed_lines(rename(storage_at(options.baselines), options.old, options.new, stamp)), True
+    return renaming_lines(rename(storage_at(options.baselines), options.old, options.new, stamp)), True
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -59,7 +59,7 @@ def git(folder: Path, *arguments: str, timeout: float = _SECONDS) -> str:
     return _text(done.stdout)
 
 
-def shown(text: str) -> str:
+def show(text: str) -> str:
     """Return git's text as files and terminals can have it: U+FFFD stands for bytes that are no UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 

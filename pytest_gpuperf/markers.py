@@ -111,10 +111,10 @@ def parse_ranks(mark: pytest.Mark, nodeid: str) -> RanksMarker:
     Raises:
         ValueError: an argument that cannot be meant; names the test.
     """
-    return checked_ranks(mark.args, mark.kwargs, f"{nodeid}: marker ranks")
+    return check_ranks(mark.args, mark.kwargs, f"{nodeid}: marker ranks")
 
 
-def checked_ranks(sizes: tuple[Any, ...], keywords: Mapping[str, Any], where: str) -> RanksMarker:
+def check_ranks(sizes: tuple[Any, ...], keywords: Mapping[str, Any], where: str) -> RanksMarker:
     """World sizes and keywords of the marker ``ranks``, or of what takes the same.
 
     Args:

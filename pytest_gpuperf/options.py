@@ -303,9 +303,9 @@ def add_options(parser: pytest.Parser, of_features: NamedOptions) -> None:
     """
     group = parser.getgroup(GROUP, "multi-GPU correctness and performance")
     for name, settings in of_features.items():
-        group.addoption(prefixed(name), **{**settings, "dest": _dest(name)})
+        group.addoption(prefix(name), **{**settings, "dest": _dest(name)})
     for name, settings in _OPTIONS:
-        group.addoption(prefixed(name) if name in SHARED else name, **{**settings, "dest": _dest(name)})
+        group.addoption(prefix(name) if name in SHARED else name, **{**settings, "dest": _dest(name)})
     for key, default, text in _INI:
         parser.addini(key, text, default=default)
 
@@ -321,9 +321,9 @@ def add_short_options(parser: pytest.Parser, taken: Mapping[str, str], of_featur
         of_features: by their short names, what ``addoption`` takes.
     """
     group = parser.getgroup(GROUP)
-    for name, settings in _shared(of_features).items():
+    for name, settings in _share(of_features).items():
         if name not in taken:
-            group.addoption(name, **{**settings, "dest": _dest(name), "help": f"short for {prefixed(name)}"})
+            group.addoption(name, **{**settings, "dest": _dest(name), "help": f"short for {prefix(name)}"})
     others = []
     for long, attribute in taken.items():  # those of features, too
         short = long.replace(_PREFIX, "--", 1)
@@ -340,7 +340,7 @@ def without_values(words: Sequence[str], args: Sequence[str], of_features: Named
         args: the whole command line.
         of_features: by their short names, what ``addoption`` takes.
     """
-    shared = _shared(of_features)
+    shared = _share(of_features)
     takes_value = {name for name, settings in shared.items() if not settings.keys() & {"nargs", "action"}}
     kept = list(words)
     for name, value in pairwise(args):
@@ -349,11 +349,11 @@ def without_values(words: Sequence[str], args: Sequence[str], of_features: Named
     return kept
 
 
-def _shared(of_features: NamedOptions) -> NamedOptions:
+def _share(of_features: NamedOptions) -> NamedOptions:
     return {**{name: settings for name, settings in _OPTIONS if name in SHARED}, **of_features}
 
 
-def prefixed(name: str) -> str:
+def prefix(name: str) -> str:
     """The other name of an option."""
     return name.replace("--", _PREFIX, 1)
 

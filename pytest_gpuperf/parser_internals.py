@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 
-def registered(parser: pytest.Parser) -> dict[str, str]:
+def list_registered(parser: pytest.Parser) -> dict[str, str]:
     """The names of all options that pytest and plugins have registered so far, with the attribute that each sets.
 
     Publicly, only a conflict tells: pytest 9 raises when the second option is registered, pytest 8 when it parses.

@@ -16,7 +16,7 @@ from pytest_gpuperf import hooks
 from pytest_gpuperf.features import modules
 from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.options import NamedOptions, add_options, add_short_options, is_given, without_values
-from pytest_gpuperf.parser_internals import registered
+from pytest_gpuperf.parser_internals import list_registered
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.run.active import OTHERS, SESSION, begin, hooks_of
 from pytest_gpuperf.run.garbage import imports_are_spared
@@ -132,7 +132,7 @@ def pytest_load_initial_conftests(
     of_features = _of_features(early_config.pluginmanager)
     known.file_or_dir = without_values(known.file_or_dir, args, of_features)
     yield
-    early_config.stash[OTHERS] = add_short_options(parser, registered(parser), of_features)
+    early_config.stash[OTHERS] = add_short_options(parser, list_registered(parser), of_features)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -92,7 +92,7 @@ class Repository:
         Raises:
             CannotRace: git cannot tell.
         """
-        return bool(self._asked("status", "--porcelain", "--", str(folder or self.top)))
+        return bool(self._ask("status", "--porcelain", "--", str(folder or self.top)))
 
     def holds(self, commit: str, but: Iterable[Path]) -> bool:
         """Whether the checkout has exactly the files of a commit: no change since, and no file that is not committed.
@@ -107,8 +107,8 @@ class Repository:
         sha = self.resolve(commit)
         real = [path.resolve() for path in but]
         files = [".", *(f":(exclude,literal){path}" for path in real if path.is_relative_to(self.top))]
-        changed = self._asked("diff", "--name-only", "--end-of-options", sha, "--", *files)
-        untracked = self._asked("ls-files", "--others", "--exclude-standard", "--", *files)
+        changed = self._ask("diff", "--name-only", "--end-of-options", sha, "--", *files)
+        untracked = self._ask("ls-files", "--others", "--exclude-standard", "--", *files)
         return not changed and not untracked
 
     def state(self) -> tuple[str, str]:
@@ -117,9 +117,9 @@ class Repository:
         Raises:
             CannotRace: git cannot tell.
         """
-        changes = self._asked("diff", "--binary", "--no-color", "--no-ext-diff", "HEAD")
+        changes = self._ask("diff", "--binary", "--no-color", "--no-ext-diff", "HEAD")
         digest = hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()
-        return self._asked("rev-parse", "HEAD"), digest if changes else ""
+        return self._ask("rev-parse", "HEAD"), digest if changes else ""
 
     def rev_list(self, good: str, bad: str) -> list[str]:
         """The commits after ``good`` up to ``bad`` by their full hashes, the oldest first; merges count as one.
@@ -128,8 +128,8 @@ class Repository:
             CannotRace: a commit is missing, or ``bad`` does not come after ``good``.
         """
         first, last = self.resolve(good), self.resolve(bad)
-        commits = self._asked("rev-list", "--reverse", "--first-parent", f"{first}..{last}").split()
-        if not commits or self._asked("merge-base", first, last) != first:
+        commits = self._ask("rev-list", "--reverse", "--first-parent", f"{first}..{last}").split()
+        if not commits or self._ask("merge-base", first, last) != first:
             raise CannotRace(
                 f"{bad!r} does not come after {good!r} in {self.top}: name a good commit that the bad one descends from"
             )
@@ -141,7 +141,7 @@ class Repository:
         Raises:
             CannotRace: the commit is missing.
         """
-        return self._asked("show", "--no-patch", "--format=%s", self.resolve(commit))
+        return self._ask("show", "--no-patch", "--format=%s", self.resolve(commit))
 
     def _sha(self, commit: str) -> str | None:
         try:
@@ -149,7 +149,7 @@ class Repository:
         except GitFailed:
             return None
 
-    def _asked(self, *arguments: str) -> str:
+    def _ask(self, *arguments: str) -> str:
         try:
             return git(self.top, *arguments)
         except GitFailed as error:

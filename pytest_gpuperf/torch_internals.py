@@ -217,7 +217,7 @@ def operator(obj: object) -> tuple[str, str] | None:
     return namespace, name
 
 
-def awaited(tensor: Any) -> Any:
+def wait_for_tensor(tensor: Any) -> Any:
     """The tensor, or what a functional collective's tensor stands for once its data have come."""
     functional = sys.modules.get("torch.distributed._functional_collectives")
     if functional is not None and isinstance(tensor, functional.AsyncCollectiveTensor):

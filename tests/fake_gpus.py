@@ -63,7 +63,7 @@ def show(patch: pytest.MonkeyPatch, gpus: Sequence[Gpu]) -> None:
 
 def use(patch: pytest.MonkeyPatch, devices: Devices) -> None:
     """Lets the plugin ask these devices about the machine."""
-    patch.setattr(machine, "installed_devices", lambda: devices)
+    patch.setattr(machine, "find_devices", lambda: devices)
 
 
 def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ class Page:
                 if "--gpus" in words:
                     fake_gpus.install(patch, visible=2)
                     fake_gpus.without_ranks(patch)
-                    patch.setattr(CurrentRanks, "watched_run", lambda runner, *asked: self._clock.samples(*asked))
+                    patch.setattr(CurrentRanks, "watch_run", lambda runner, *asked: self._clock.samples(*asked))
                 return self._project.runpytest_inprocess(*words[1:]).outlines
         assert words[:3] == ["python", "-m", "pytest_gpuperf"], words
         self._capsys.readouterr()

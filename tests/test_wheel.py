@@ -39,7 +39,7 @@ patch = pytest.MonkeyPatch()
 fake_gpus.install(patch, visible=2)
 fake_gpus.without_ranks(patch)
 samples = RankSamples((2.8e-3, 2.81e-3) * 10, "cuda", False, 1)
-patch.setattr(CurrentRanks, "watched_run", lambda self, size, *_: ([samples] * size, FIT))
+patch.setattr(CurrentRanks, "watch_run", lambda self, size, *_: ([samples] * size, FIT))
 """
 ALL_REDUCE = "suites/collectives/test_performance.py::test_bus_bandwidth[2ranks-all_reduce-1GiB]"
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Perf, Ranks
-from pytest_gpuperf.report.verdict_line import tripped_in_words
+from pytest_gpuperf.report.verdict_line import say_tripped
 from suites.collectives.programs import plain
 from suites.collectives.programs.sweeping import OPERATIONS, of_size
 from suites.collectives.reference import Collective
@@ -69,7 +69,7 @@ def test_sweep(perf: Perf, ranks: Ranks, op: str, sweep: dict[str, Any], record_
         figure = {
             "seconds": timing.median,
             "busbw": timing.busbw(op, nbytes).value,
-            "unfit": tripped_in_words(timing.conditions.tripped),
+            "unfit": say_tripped(timing.conditions.tripped),
         }
         record_property("point", json.dumps({"point": point, "figure": figure}))
     record_property("nccl", json.dumps(ranks.run(loaded_nccl)[0]))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pytest_gpuperf.baselines import results
 from pytest_gpuperf.baselines.match import difference
-from pytest_gpuperf.baselines.merge import Merged, Stamp, UpdatePolicy, enough, joined, merge
+from pytest_gpuperf.baselines.merge import Merged, Stamp, UpdatePolicy, enough, join, merge
 from pytest_gpuperf.baselines.mode import Mode
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.results import ResultsError
@@ -55,7 +55,7 @@ def adopt(files: Sequence[Path], storage: Storage, policy: UpdatePolicy, stamp: 
         if not candidate.tests:
             problem = "holds no metrics of perf tests"
             raise ResultsError(file, problem, "adopt what a run with --gpus N and without --smoke has written")
-    candidate, unfit = joined(candidates)
+    candidate, unfit = join(candidates)
     if policy.mode is not Mode.APPEND:
         candidate, few = enough(candidate)
         unfit |= few

@@ -58,7 +58,7 @@ def compare(first: Path, second: Path) -> Compared:
     Raises:
         BaselineError: A file cannot be used, or the two have no figures that can be compared.
     """
-    one, other = _loaded(first), _loaded(second)
+    one, other = _load(first), _load(second)
     if one.hardware_key != other.hardware_key:
         problem = f"is of {other.hardware_key!r}, expected {one.hardware_key!r} as in {str(first)!r}"
         raise BaselineError(second, problem, "compare two files of one hardware")
@@ -77,7 +77,7 @@ def compare(first: Path, second: Path) -> Compared:
     )
 
 
-def _loaded(path: Path) -> Baselines:
+def _load(path: Path) -> Baselines:
     data = json_files.read(path)
     if data is None:
         raise BaselineError(path, "there is no such file", "name a file of baselines, or one of --gpuperf-json")

@@ -32,7 +32,7 @@ def read_bytes(path: Path) -> bytes:
     Raises:
         OSError: It is anything else, holds too much, or cannot be read.
     """
-    with FileIO(opened(path, os.O_RDONLY, follow=True), "rb") as stream:
+    with FileIO(open_regular(path, os.O_RDONLY, follow=True), "rb") as stream:
         return contents(stream)
 
 
@@ -50,7 +50,7 @@ def contents(stream: FileIO) -> bytes:
     return bytes(raw)
 
 
-def opened(path: Path, flags: int, *, follow: bool = False) -> int:
+def open_regular(path: Path, flags: int, *, follow: bool = False) -> int:
     """A descriptor of a regular file; waits for nobody at its other end.
 
     Args:
@@ -73,7 +73,7 @@ def opened(path: Path, flags: int, *, follow: bool = False) -> int:
     return descriptor
 
 
-def locked(path: Path, flags: int) -> FileIO:
+def lock(path: Path, flags: int) -> FileIO:
     """A regular file, open for reading and writing, that no other process has locked so; its end frees it.
 
     Args:
@@ -85,7 +85,7 @@ def locked(path: Path, flags: int) -> FileIO:
         OSError: As ``opened``, or a file system without locks.
     """
     while True:
-        stream = FileIO(opened(path, flags), "r+b")
+        stream = FileIO(open_regular(path, flags), "r+b")
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Who ends removes the file. The lock of a file without a name would exclude nobody.

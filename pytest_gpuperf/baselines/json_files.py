@@ -10,7 +10,7 @@ from filelock import FileLock
 from pytest_gpuperf.baselines import files
 from pytest_gpuperf.baselines.json_text import parse, text_of
 from pytest_gpuperf.baselines.schema import RESTORE, BaselineError, Baselines
-from pytest_gpuperf.baselines.stored_text import as_stored, parsed
+from pytest_gpuperf.baselines.stored_text import as_stored, parse_text
 
 LOCK_SECONDS = 60.0  # a holder reads and writes one small file; longer means it hangs
 
@@ -60,7 +60,7 @@ def load(path: Path, hardware_key: str) -> Baselines | None:
         BaselineError: For a file that is there but does not say what it should.
     """
     data = read(path)
-    return None if data is None else parsed(path, lambda: Baselines.from_json(data, path, hardware_key))
+    return None if data is None else parse_text(path, lambda: Baselines.from_json(data, path, hardware_key))
 
 
 def read(path: Path) -> dict[str, object] | None:
@@ -79,7 +79,7 @@ def read(path: Path) -> dict[str, object] | None:
         ) from error
     if not raw.strip():
         raise BaselineError(path, "got an empty file, expected JSON", RESTORE)
-    return parsed(path, lambda: parse(raw))
+    return parse_text(path, lambda: parse(raw))
 
 
 def save(path: Path, baselines: Baselines) -> None:
@@ -117,7 +117,7 @@ def update(path: Path, hardware_key: str, change: Callable[[Baselines | None], B
     with held:
         files.remove_leftovers(target)
         data = read(path)
-        stored = None if data is None else parsed(path, lambda: Baselines.from_json(data, path, hardware_key))
+        stored = None if data is None else parse_text(path, lambda: Baselines.from_json(data, path, hardware_key))
         changed = change(stored)
         if changed is None or changed == stored:
             return changed

@@ -28,12 +28,12 @@ def text_of(data: object) -> str:
     return json.dumps(data, sort_keys=True, indent=1, allow_nan=False) + "\n"
 
 
-def rounded(value: object) -> object:
+def round_floats(value: object) -> object:
     """Floats of five significant digits, at any depth of plain JSON types."""
     if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
+        return {key: round_floats(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [rounded(item) for item in value]
+        return [round_floats(item) for item in value]
     if not isinstance(value, float):
         return value
     short = float(f"{value:.{DIGITS}g}")

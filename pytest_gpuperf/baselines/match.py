@@ -39,7 +39,7 @@ def cure_of(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> str:
     return f"measure with its power limit (nvidia-smi -pl {limit:g}), or {FOLDER}"
 
 
-def united(several: Iterable[Mapping[str, Scalar]]) -> dict[str, Scalar]:
+def unite(several: Iterable[Mapping[str, Scalar]]) -> dict[str, Scalar]:
     """What machines tell together whose figures can be compared: of each fact what the first says that tells it."""
     facts: dict[str, Scalar] = {}
     for told in several:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_gpuperf.baselines.losses import Loss, changes, comparable, gain, losses, unlike
-from pytest_gpuperf.baselines.match import united
+from pytest_gpuperf.baselines.match import unite
 from pytest_gpuperf.baselines.mode import LEAST_LAUNCHES, Mode
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.schema import (
@@ -107,11 +107,11 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
                 unfit[test] = why
                 continue
             assert old is not None
-            new = _appended(old, measured)
+            new = _append(old, measured)
         if old is None:
-            entries[test] = _anchored(new, {}, described)
+            entries[test] = _set_anchor(new, {}, described)
             continue
-        if policy.mode is Mode.MOVED and not _stale(old, new) and not _moved(old, new):
+        if policy.mode is Mode.MOVED and not _stale(old, new) and not _has_moved(old, new):
             unmoved.append(test)
             continue
         found = losses(test, old, new, policy.minimum_slowdown)
@@ -126,7 +126,7 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
         if found:
             lost[test] = found
         if not found or policy.accept_regression:
-            entries[test] = _settled(old, new, moved, policy.minimum_slowdown, described)
+            entries[test] = _settle(old, new, moved, policy.minimum_slowdown, described)
             if old.expected.keys() - entries[test].expected.keys() - moved:
                 dropped.append(test)
     accepted = tuple(loss for test, found in lost.items() if test in entries for loss in found)
@@ -145,10 +145,10 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
         changed=_changes(stored, entries),
         accepted=tuple(sorted({loss.test for loss in accepted})),
     )
-    return replace(outcome, baselines=stored.updated(entries, candidate.launches, update))
+    return replace(outcome, baselines=stored.replace_tests(entries, candidate.launches, update))
 
 
-def joined(candidates: Sequence[Baselines]) -> tuple[Baselines, dict[str, str]]:
+def join(candidates: Sequence[Baselines]) -> tuple[Baselines, dict[str, str]]:
     """Puts the launches of several candidates of one hardware together.
 
     A launch that several of them hold counts once.
@@ -156,7 +156,7 @@ def joined(candidates: Sequence[Baselines]) -> tuple[Baselines, dict[str, str]]:
     Returns:
         One candidate, and why tests are not in it.
     """
-    match = united(candidate.match for candidate in candidates)
+    match = unite(candidate.match for candidate in candidates)
     launches: dict[str, LaunchInfo] = {}
     tests: dict[str, TestBaseline] = {}
     unfit: dict[str, str] = {}
@@ -169,7 +169,7 @@ def joined(candidates: Sequence[Baselines]) -> tuple[Baselines, dict[str, str]]:
             elif why := _unlike(known, entry):
                 unfit[test] = f"the results do not belong together: {why}"
             else:
-                tests[test] = _appended(known, entry)
+                tests[test] = _append(known, entry)
     kept = {test: entry for test, entry in tests.items() if test not in unfit}
     used = {figure.launch for entry in kept.values() for metric in entry.metrics.values() for figure in metric.launches}
     described = {id_: info for id_, info in launches.items() if id_ in used}
@@ -216,11 +216,11 @@ def _unlike(one: TestBaseline, other: TestBaseline) -> str:
     return next((why for why in whys if why), "")
 
 
-def _appended(old: TestBaseline, measured: TestBaseline) -> TestBaseline:
+def _append(old: TestBaseline, measured: TestBaseline) -> TestBaseline:
     return replace(
         old,
         metrics={
-            name: replace(metric, launches=_united(metric.launches, measured.metrics[name].launches))
+            name: replace(metric, launches=_unite(metric.launches, measured.metrics[name].launches))
             for name, metric in old.metrics.items()
         },
     )
@@ -233,20 +233,20 @@ def _with_new_metrics(
     missing = {name: metric for name, metric in measured.metrics.items() if name not in old.metrics}
     if not missing or old.body_hash != measured.body_hash:
         return None
-    anchored = _anchored(replace(measured, metrics=missing), {}, described)
+    anchored = _set_anchor(replace(measured, metrics=missing), {}, described)
     return replace(old, metrics={**old.metrics, **anchored.metrics})
 
 
-def _united(one: tuple[LaunchFigure, ...], other: tuple[LaunchFigure, ...]) -> tuple[LaunchFigure, ...]:
+def _unite(one: tuple[LaunchFigure, ...], other: tuple[LaunchFigure, ...]) -> tuple[LaunchFigure, ...]:
     ids = {figure.launch for figure in one}
     return (*one, *(figure for figure in other if figure.launch not in ids))
 
 
-def _moved(old: TestBaseline, new: TestBaseline) -> bool:
+def _has_moved(old: TestBaseline, new: TestBaseline) -> bool:
     return any(abs(new.metrics[name].center / metric.center - 1) > MOVED for name, metric in old.metrics.items())
 
 
-def _settled(
+def _settle(
     old: TestBaseline, new: TestBaseline, lost: set[str], minimum_slowdown: float, described: Mapping[str, LaunchInfo]
 ) -> TestBaseline:
     anchors = {}
@@ -260,7 +260,7 @@ def _settled(
     # What a reviewer wrote is about the body that was there.
     by_hand = stays.keys() if old.body_hash == new.body_hash else set()
     return replace(
-        _anchored(new, anchors, described),
+        _set_anchor(new, anchors, described),
         expected={
             name: known
             for name, known in old.expected.items()
@@ -269,7 +269,9 @@ def _settled(
     )
 
 
-def _anchored(entry: TestBaseline, anchors: Mapping[str, Anchor], described: Mapping[str, LaunchInfo]) -> TestBaseline:
+def _set_anchor(
+    entry: TestBaseline, anchors: Mapping[str, Anchor], described: Mapping[str, LaunchInfo]
+) -> TestBaseline:
     return replace(
         entry,
         metrics={

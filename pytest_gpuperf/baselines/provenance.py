@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_gpuperf.baselines.merge import Stamp
-from pytest_gpuperf.git import GitFailed, git, shown
+from pytest_gpuperf.git import GitFailed, git, show
 
 UNKNOWN = "unknown"
 
@@ -64,6 +64,6 @@ def stamp(folder: Path, reason: str) -> Stamp:
 
 def _git(folder: Path, *arguments: str) -> str:
     try:
-        return shown(git(folder, *arguments, timeout=_GIT_TIMEOUT)) or UNKNOWN
+        return show(git(folder, *arguments, timeout=_GIT_TIMEOUT)) or UNKNOWN
     except GitFailed:
         return UNKNOWN

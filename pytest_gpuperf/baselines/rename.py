@@ -43,7 +43,7 @@ def rename(storage: Storage, old: str, new: str, stamp: Stamp) -> dict[str, dict
         raise RenameError(f'{problem}: name it as it stands under "tests", from the rootdir')
 
     def change(stored: Baselines | None) -> Baselines | None:
-        return None if stored is None else _changed(stored, _names(stored, old, new, "the baselines"), stamp)
+        return None if stored is None else _rename_tests(stored, _names(stored, old, new, "the baselines"), stamp)
 
     for key in affected:
         storage.update(key, change)
@@ -68,7 +68,7 @@ def _is_below(test: str, old: str) -> bool:
     return any(test.startswith(old + mark) for mark in _BELOW)
 
 
-def _changed(stored: Baselines, names: Mapping[str, str], stamp: Stamp) -> Baselines | None:
+def _rename_tests(stored: Baselines, names: Mapping[str, str], stamp: Stamp) -> Baselines | None:
     if not names:
         return None
     tests = {names.get(test, test): entry for test, entry in stored.tests.items()}

@@ -143,7 +143,7 @@ class MetricBaseline:
         """Refuses a baseline without a centre."""
         ids = [figure.launch for figure in self.launches]
         if not ids or len(set(ids)) < len(ids):
-            raise ValueError(f"launches are {_listed(ids)}, expected at least one, each once")
+            raise ValueError(f"launches are {_list(ids)}, expected at least one, each once")
         medians = [figure.median for figure in self.launches]
         center = statistics.median(medians)
         if not math.isfinite(center):
@@ -205,10 +205,10 @@ class Baselines:
         if not _KEY.fullmatch(self.hardware_key):
             raise ValueError(f"hardware_key is {cut(self.hardware_key)!r}, expected {KEY_LETTERS}")
         if unknown := sorted(_launches_of(self.tests) - set(self.launches)):
-            known = _listed(sorted(self.launches))
-            raise ValueError(f"launches are {known}, expected {_listed(unknown)} too, which metrics refer to")
+            known = _list(sorted(self.launches))
+            raise ValueError(f"launches are {known}, expected {_list(unknown)} too, which metrics refer to")
 
-    def updated(
+    def replace_tests(
         self, tests: Mapping[str, TestBaseline], launches: Mapping[str, LaunchInfo], update: Update
     ) -> "Baselines":
         """Replaces these tests' entries whole, keeps the others, and drops launches that no figure refers to.
@@ -334,7 +334,7 @@ def _one_of(metrics: Iterable[str]) -> str:
     return f"a metric of the test, one of {cut(', '.join(map(repr, metrics)))}"
 
 
-def _listed(ids: Iterable[str]) -> str:
+def _list(ids: Iterable[str]) -> str:
     return cut(repr(list(ids)))
 
 

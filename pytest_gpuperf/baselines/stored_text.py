@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from pytest_gpuperf.baselines.json_text import rounded
+from pytest_gpuperf.baselines.json_text import round_floats
 from pytest_gpuperf.baselines.plain import FieldError
 from pytest_gpuperf.baselines.schema import RESTORE, BaselineError, Baselines
 
@@ -20,7 +20,7 @@ def as_stored(changed: Baselines, stored: Baselines | None, data: dict[str, obje
     """
     # Entries that did not change stay byte for byte: their derived fields, computed anew from rounded
     # figures, would differ in the last digits.
-    written = rounded(changed.to_json())
+    written = round_floats(changed.to_json())
     assert isinstance(written, dict)
     tests, before = written["tests"], (data or {}).get("tests")
     if stored is not None and isinstance(tests, dict) and isinstance(before, dict):
@@ -29,7 +29,7 @@ def as_stored(changed: Baselines, stored: Baselines | None, data: dict[str, obje
     return written
 
 
-def parsed(where: object, make: Callable[[], T]) -> T:
+def parse_text(where: object, make: Callable[[], T]) -> T:
     """What the function makes of a stored text; its refusals become errors that name the place and the cure.
 
     Raises:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_gpuperf.figures.conditions import Conditions
-from pytest_gpuperf.figures.metric import Metric, traced
+from pytest_gpuperf.figures.metric import Metric, trace_samples
 from pytest_gpuperf.figures.student import upper_quantile
-from pytest_gpuperf.figures.timing import Timing, observed, paced, quartiles
+from pytest_gpuperf.figures.timing import Timing, observe, pace, quartiles
 
 ONE_SIDED = 0.95  # of a speedup's bounds, each
 # The same where a speedup is asked for, and groups are added until the bounds tell: they are looked at up to six times,
@@ -50,12 +50,12 @@ class Comparison:
     @property
     def baseline(self) -> Timing:
         """The baseline arm's samples of all groups."""
-        return _joined([pair.baseline for pair in self.groups])
+        return _join([pair.baseline for pair in self.groups])
 
     @property
     def optimized(self) -> Timing:
         """The optimized arm's samples of all groups."""
-        return _joined([pair.optimized for pair in self.groups])
+        return _join([pair.optimized for pair in self.groups])
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -100,9 +100,9 @@ class Comparison:
             clock=self.baseline.time.clock,
             interval=self.interval,
             at_least=self.at_least,
-            trace=traced(ratios),
+            trace=trace_samples(ratios),
         )
-        return paced(observed(metric, self.baseline.conditions), [self.baseline, self.optimized])
+        return pace(observe(metric, self.baseline.conditions), [self.baseline, self.optimized])
 
 
 def bounds(gains: Sequence[float], one_sided: float) -> tuple[float, float]:
@@ -123,7 +123,7 @@ def _middle(values: Iterable[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _joined(timings: Sequence[Timing]) -> Timing:
+def _join(timings: Sequence[Timing]) -> Timing:
     first = timings[0]
     ranks = zip(*(timing.ranks for timing in timings), strict=True)
     conditions = [timing.conditions for timing in timings]

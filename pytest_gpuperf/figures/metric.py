@@ -126,7 +126,7 @@ class Metric:
         return self.value * (1 + LIMIT_TOLERANCE) < self.limit
 
 
-def traced(samples: Sequence[float]) -> tuple[float, ...]:
+def trace_samples(samples: Sequence[float]) -> tuple[float, ...]:
     """The samples that a report draws: the first 200, with 5 digits, since they travel as text."""
     return tuple(float(f"{sample:.5g}") for sample in samples[:TRACED])
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_gpuperf.figures.metric import Better, Metric
-from pytest_gpuperf.figures.timing import Timing, observed, paced, quartiles
+from pytest_gpuperf.figures.timing import Timing, observe, pace, quartiles
 
 LEAST_SHARE = 1e-3  # of a whole; a smaller one cannot be told from the noise of the times
 
@@ -57,7 +57,7 @@ class Overlap:
         clock = self.together.time.clock
         metric = Metric(value, "fraction", better, q1, q3, len(shares), clock=clock)
         arms = (self.together, self.compute, self.communication)
-        return paced(observed(metric, self.together.conditions), arms)
+        return pace(observe(metric, self.together.conditions), arms)
 
 
 def _of_blocks(samples: Sequence[float]) -> list[float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_gpuperf.figures.bandwidth import bus_bandwidth
 from pytest_gpuperf.figures.conditions import FIT, Conditions
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.figures.timing import observed
+from pytest_gpuperf.figures.timing import observe
 
 CLOCK = "counter"
 """What told the figures."""
@@ -95,7 +95,7 @@ class Readings:
     def _of(self, value: float, unit: str) -> Metric | None:
         if value <= 0:  # nothing was used that is counted: no figure that a ratio could be made of
             return None
-        return observed(Metric(value, unit, "lower", samples=self.steps, clock=CLOCK), self.conditions)
+        return observe(Metric(value, unit, "lower", samples=self.steps, clock=CLOCK), self.conditions)
 
 
 def _all_told(values: Sequence[float | None]) -> list[float] | None:

@@ -55,7 +55,7 @@ def regimes(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[Regime, ...
     if n < LEAST:
         return ()
     pieces = {
-        (begin, end): _fitted(sizes[begin:end], seconds[begin:end])
+        (begin, end): _fit(sizes[begin:end], seconds[begin:end])
         for begin, end in itertools.combinations(range(n + 1), 2)
         if end - begin >= LEAST
     }
@@ -86,7 +86,7 @@ def _regime(first: int, last: int, piece: _Piece) -> Regime:
     return Regime(first, last, piece.alpha, 1 / piece.slope if piece.slope else math.inf, piece.farthest)
 
 
-def _fitted(sizes: Sequence[int], seconds: Sequence[float]) -> _Piece:
+def _fit(sizes: Sequence[int], seconds: Sequence[float]) -> _Piece:
     """The line of least squares of relative residuals; neither its latency nor its slope is negative."""
     # With y = 1 = alpha * a + slope * b, for a = 1 / t and b = size / t.
     a = [1 / second for second in seconds]

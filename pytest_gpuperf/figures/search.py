@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.figures.timing import Timing, observed
+from pytest_gpuperf.figures.timing import Timing, observe
 
 PEAK_FLOPS = "peak FLOP/s"
 """What limits a rate of tokens, as the name of its limit: the share of it is the MFU."""
@@ -165,7 +165,7 @@ class Search:
         timing = _timing(trial)
         if trial.peak is None:
             raise ValueError(f"the memory of configuration {trial.name!r} is unknown, as on CPUs: check its speed only")
-        return observed(Metric(float(trial.peak), "B", "lower", clock="allocator"), timing.conditions)
+        return observe(Metric(float(trial.peak), "B", "lower", clock="allocator"), timing.conditions)
 
     def mfu(self, trial: Trial) -> float | None:
         """Model FLOPs utilisation (arXiv 2204.02311, appendix B): FLOP over time, GPUs and peak; None if unknown."""

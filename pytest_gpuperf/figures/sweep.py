@@ -10,7 +10,7 @@ from functools import cached_property
 from pytest_gpuperf.figures.bandwidth import bus_bandwidth
 from pytest_gpuperf.figures.metric import Better, Metric
 from pytest_gpuperf.figures.regimes import Regime, regimes
-from pytest_gpuperf.figures.timing import Timing, observed, paced
+from pytest_gpuperf.figures.timing import Timing, observe, pace
 from pytest_gpuperf.figures.work import Exchange, Work
 
 NEIGHBOURS = "neighbouring sizes"
@@ -58,7 +58,7 @@ class Sweep:
         A size takes no longer than a larger one. Its bandwidth is no lower than a smaller one's, unless all larger
         ones are as slow: then the curve has come down for good, as beyond a cache.
         """
-        return tuple(self._promised(index) for index in range(len(self.sizes)))
+        return tuple(self._predict_promise(index) for index in range(len(self.sizes)))
 
     @property
     def dips(self) -> tuple[Dip, ...]:
@@ -137,7 +137,7 @@ class Sweep:
             return nbytes / seconds
         return bus_bandwidth(self.op, self.timings[0].world_size, nbytes, seconds)
 
-    def _promised(self, index: int) -> float | None:
+    def _predict_promise(self, index: int) -> float | None:
         smaller, larger = self.bandwidths[:index], self.bandwidths[index + 1 :]
         if not larger:
             return None
@@ -148,4 +148,4 @@ class Sweep:
 def _metric(timing: Timing, value: float, unit: str, better: Better) -> Metric:
     """A figure that was made of this timing and others, with what was observed meanwhile."""
     figure = Metric(value, unit, better, samples=len(timing.samples), clock=timing.time.clock)
-    return paced(observed(figure, timing.conditions), [timing])
+    return pace(observe(figure, timing.conditions), [timing])

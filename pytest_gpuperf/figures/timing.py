@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pytest_gpuperf.figures.bandwidth import BUS_FACTORS, algorithm_bandwidth, bus_bandwidth, busbw_limit
 from pytest_gpuperf.figures.conditions import FIT, Conditions
-from pytest_gpuperf.figures.metric import Metric, traced
+from pytest_gpuperf.figures.metric import Metric, trace_samples
 from pytest_gpuperf.figures.precision import relative_halfwidth
 from pytest_gpuperf.figures.work import Exchange, Work
 
@@ -110,7 +110,7 @@ class Timing:
         """The median time, for ``perf.check(time=...)``; unit s, lower is better."""
         q1, q3 = self.quartiles
         samples = self.samples
-        return self._observed(
+        return self._observe(
             Metric(
                 self.median,
                 "s",
@@ -119,7 +119,7 @@ class Timing:
                 q3,
                 len(samples),
                 clock=self._clock,
-                trace=traced(samples),
+                trace=trace_samples(samples),
                 by_rank=self.medians,
             )
         )
@@ -162,7 +162,7 @@ class Timing:
         """
         q1, q3 = self.quartiles
         samples = self.samples
-        return self._observed(
+        return self._observe(
             Metric(
                 amount / self.median,
                 unit,
@@ -174,20 +174,20 @@ class Timing:
                 self._clock,
                 limit_name,
                 plain=plain,
-                trace=traced([amount / seconds for seconds in samples]),
+                trace=trace_samples([amount / seconds for seconds in samples]),
                 by_rank=tuple(amount / seconds for seconds in self.medians),
             )
         )
 
-    def _observed(self, metric: Metric) -> Metric:
-        return paced(observed(metric, self.conditions), [self])
+    def _observe(self, metric: Metric) -> Metric:
+        return pace(observe(metric, self.conditions), [self])
 
     @property
     def _clock(self) -> str:
         return self.ranks[0].clock + ("+graph" if self.ranks[0].cuda_graph else "")
 
 
-def observed(metric: Metric, conditions: Conditions) -> Metric:
+def observe(metric: Metric, conditions: Conditions) -> Metric:
     """The figure with what was observed of the GPUs while it was measured."""
     return replace(
         metric,
@@ -199,7 +199,7 @@ def observed(metric: Metric, conditions: Conditions) -> Metric:
     )
 
 
-def paced(metric: Metric, timings: Iterable[Timing]) -> Metric:
+def pace(metric: Metric, timings: Iterable[Timing]) -> Metric:
     """The figure that these timings make, and whether one of them is bound by the host, and waits for its device."""
     made = tuple(timings)
     bound = [one for one in made if one.host_bound]

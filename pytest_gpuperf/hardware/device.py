@@ -157,7 +157,7 @@ class Devices(Protocol):
         """
         ...
 
-    def gone(self, unanswered: str) -> HardwareError:
+    def make_gone_error(self, unanswered: str) -> HardwareError:
         """Makes the error for a library that has listed GPUs and is not there now.
 
         Args:

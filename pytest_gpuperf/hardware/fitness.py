@@ -44,13 +44,13 @@ def conditions(seen: Sequence[Observation], at_start: AtStart, xids: Sequence[Xi
     """
     tripped: list[Tripped] = []
     for uuid in dict.fromkeys(observation.uuid for observation in seen):
-        tripped += _tripped(uuid, [observation for observation in seen if observation.uuid == uuid], at_start)
+        tripped += _find_tripped(uuid, [observation for observation in seen if observation.uuid == uuid], at_start)
     tripped += [Tripped(xid.uuid, Gate.XID, xid.number) for xid in xids]
     looks = _meanwhile(seen)
-    busy = [look for look in looks if not _held_back_by(look, {Reason.IDLE})]
+    busy = [look for look in looks if not _is_held_back_by(look, {Reason.IDLE})]
     return Conditions(
         tuple(replace(one, node=at_start.nodes.get(one.gpu, "")) for one in tripped),
-        power_capped=any(_held_back_by(look, {Reason.POWER_CAP}) for look in looks),
+        power_capped=any(_is_held_back_by(look, {Reason.POWER_CAP}) for look in looks),
         sm_clock=_median(look.sm_hertz for look in busy),
         watts=_median(look.watts for look in busy),
         kelvin=_median(look.kelvin for look in busy),
@@ -74,9 +74,9 @@ def _meanwhile(seen: Sequence[Observation]) -> list[Observation]:
     return found
 
 
-def _tripped(uuid: str, seen: Sequence[Observation], at_start: AtStart) -> list[Tripped]:
+def _find_tripped(uuid: str, seen: Sequence[Observation], at_start: AtStart) -> list[Tripped]:
     tripped = [
-        Tripped(uuid, gate) for reason, gate in SLOWDOWNS.items() if any(_held_back_by(o, {reason}) for o in seen)
+        Tripped(uuid, gate) for reason, gate in SLOWDOWNS.items() if any(_is_held_back_by(o, {reason}) for o in seen)
     ]
     foreign = max((_foreign(observation, at_start.processes) for observation in seen), default=0)
     if foreign:
@@ -98,10 +98,10 @@ def _tripped(uuid: str, seen: Sequence[Observation], at_start: AtStart) -> list[
 
 
 def _clocks(seen: Sequence[Observation], unless: Collection[Reason]) -> list[float]:
-    return [look.sm_hertz for look in seen if look.sm_hertz is not None and not _held_back_by(look, unless)]
+    return [look.sm_hertz for look in seen if look.sm_hertz is not None and not _is_held_back_by(look, unless)]
 
 
-def _held_back_by(look: Observation, reasons: Collection[Reason]) -> bool:
+def _is_held_back_by(look: Observation, reasons: Collection[Reason]) -> bool:
     return look.reasons is not None and not look.reasons.isdisjoint(reasons)
 
 

@@ -35,7 +35,7 @@ def linkage(gpus: Sequence[Gpu], devices: Devices) -> Linkage:
         return Linkage("none", "", None)
     with devices.session() as present:
         if not present:
-            raise devices.gone(f"how {len(gpus)} GPUs are linked")
+            raise devices.make_gone_error(f"how {len(gpus)} GPUs are linked")
         ends = [devices.link_ends(gpu.uuid) for gpu in gpus]
         switched = [peers.count(SWITCH) for peers in ends]
         if min(switched):

@@ -23,7 +23,7 @@ from pytest_gpuperf.hardware.setup import setup_of
 _HOPPER = (9, 0)  # NVLink SHARP, the switch's own reduction, came with it
 
 
-def installed_devices() -> Devices:
+def find_devices() -> Devices:
     """The library that describes this machine's GPUs: the one place that chooses among vendors."""
     return Nvml()
 
@@ -52,7 +52,7 @@ class Machine:
     """What a node of a cluster has told of ``memory_rate``; None if this machine is to be asked."""
     host_told: float | None = None
     """The same of ``host_rate``."""
-    devices: Devices = field(default_factory=installed_devices, compare=False, repr=False)
+    devices: Devices = field(default_factory=find_devices, compare=False, repr=False)
     """Describes the GPUs, and watches them."""
 
     @property
@@ -159,7 +159,7 @@ class Machine:
         """
         if wanted == 0:
             return cls((), None, False)
-        devices = installed_devices()
+        devices = find_devices()
         visible = devices.visible(environ)
         if wanted is not None and wanted > len(visible):
             hint = " through CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in environ else ""

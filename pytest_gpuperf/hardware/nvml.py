@@ -98,7 +98,7 @@ class Nvml:
         finally:
             nvml.nvmlShutdown()
 
-    def gone(self, unanswered: str) -> HardwareError:
+    def make_gone_error(self, unanswered: str) -> HardwareError:
         """Makes the error for an NVML that has listed GPUs and is not there now."""
         return HardwareError(
             f"NVML is not there to say {unanswered}, expected it where they were found: check that nvidia-smi runs"
@@ -146,18 +146,18 @@ class Nvml:
     def observe(self, uuid: str, *, links: bool = True) -> Observation:
         """Looks at a GPU."""
         nvml, handle = self._library, self._handle(uuid)
-        megahertz = self._told(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
-        celsius = self._told(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
-        milliwatts = self._told(nvml.nvmlDeviceGetPowerUsage, handle)
-        processes = self._told(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
-        bits = self._told(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+        megahertz = self._tell(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
+        celsius = self._tell(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        milliwatts = self._tell(nvml.nvmlDeviceGetPowerUsage, handle)
+        processes = self._tell(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        bits = self._tell(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
         states = [state for _, state in self._link_states(handle)] if links else []
         return Observation(
             uuid=uuid,
             reasons=None if bits is None else frozenset(reason for bit, reason in _REASONS.items() if bits & bit),
             sm_hertz=None if megahertz is None else megahertz * 1e6,
             nvlinks=sum(states) if states else None,
-            memory_errors=self._told(
+            memory_errors=self._tell(
                 nvml.nvmlDeviceGetTotalEccErrors,
                 handle,
                 nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
@@ -172,7 +172,7 @@ class Nvml:
     def counters(self, uuid: str) -> Counters:
         """Reads a GPU's counters."""
         nvml, handle = self._library, self._handle(uuid)
-        millijoules = self._told(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        millijoules = self._tell(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
         return Counters(
             joules=None if millijoules is None else millijoules / 1e3,
             nvlink_sent=self._nvlink_bytes(handle, nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX),
@@ -184,7 +184,7 @@ class Nvml:
         nvml, handle = self._library, self._handle(uuid)
         seen = self.observe(uuid, links=False)
         errors = {name: self._field(handle, getattr(nvml, field)) for name, field in _ERRORS.items()}
-        errors["ECC corrected"] = self._told(
+        errors["ECC corrected"] = self._tell(
             nvml.nvmlDeviceGetTotalEccErrors, handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_VOLATILE_ECC
         )
         errors["ECC uncorrected"] = seen.memory_errors
@@ -202,23 +202,23 @@ class Nvml:
     def distance(self, a: str, b: str) -> Distance | None:
         """How far apart two GPUs are on PCIe; None on a virtual machine that hides it."""
         query = self._library.nvmlDeviceGetTopologyCommonAncestor
-        level = self._told(query, self._handle(a), self._handle(b))
+        level = self._tell(query, self._handle(a), self._handle(b))
         return None if level is None else _DISTANCES[level]
 
     def pcie(self, uuid: str) -> Pcie | None:
         """The GPU's PCIe link; None where the machine hides it, or the GPU reaches the host by NVLink-C2C."""
         handle = self._handle(uuid)
-        c2c = self._told(self._library.nvmlDeviceGetC2cModeInfoV, handle)
+        c2c = self._tell(self._library.nvmlDeviceGetC2cModeInfoV, handle)
         if c2c is not None and c2c.isC2cEnabled:
             return None
-        generation = self._told(self._library.nvmlDeviceGetMaxPcieLinkGeneration, handle)
-        lanes = self._told(self._library.nvmlDeviceGetMaxPcieLinkWidth, handle)
+        generation = self._tell(self._library.nvmlDeviceGetMaxPcieLinkGeneration, handle)
+        lanes = self._tell(self._library.nvmlDeviceGetMaxPcieLinkWidth, handle)
         return None if generation is None or lanes is None else Pcie(generation, lanes)
 
     def cores(self, uuid: str) -> frozenset[int]:
         """The CPU cores of the NUMA node that the GPU is at; empty if it does not tell."""
         words = -(-(os.cpu_count() or 1) // _BITS_OF_A_WORD)
-        masks = self._told(self._library.nvmlDeviceGetCpuAffinity, self._handle(uuid), words) or ()
+        masks = self._tell(self._library.nvmlDeviceGetCpuAffinity, self._handle(uuid), words) or ()
         return frozenset(
             _BITS_OF_A_WORD * place + bit
             for place, mask in enumerate(masks)
@@ -233,8 +233,8 @@ class Nvml:
         sheet's 3.35 TB/s.
         """
         nvml, handle = self._library, self._handle(uuid)
-        bits = self._told(nvml.nvmlDeviceGetMemoryBusWidth, handle)
-        megahertz = self._told(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
+        bits = self._tell(nvml.nvmlDeviceGetMemoryBusWidth, handle)
+        megahertz = self._tell(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
         return None if not bits or not megahertz else bits / 8 * 2 * megahertz * 1e6
 
     def pcie_traffic(self) -> dict[str, float]:
@@ -244,11 +244,11 @@ class Nvml:
         try:
             with self.session() as present:
                 for index in range(nvml.nvmlDeviceGetCount() if present else 0):
-                    handle = self._told(nvml.nvmlDeviceGetHandleByIndex, index)
-                    uuid = None if handle is None else self._told(nvml.nvmlDeviceGetUUID, handle)
+                    handle = self._tell(nvml.nvmlDeviceGetHandleByIndex, index)
+                    uuid = None if handle is None else self._tell(nvml.nvmlDeviceGetUUID, handle)
                     if uuid is None:
                         continue
-                    rates = [self._told(nvml.nvmlDeviceGetPcieThroughput, handle, way) for way in ways]
+                    rates = [self._tell(nvml.nvmlDeviceGetPcieThroughput, handle, way) for way in ways]
                     if None not in rates:  # they are in KB/s
                         found[uuid if isinstance(uuid, str) else uuid.decode()] = 1e3 * sum(map(float, rates))
         except (HardwareError, nvml.NVMLError):
@@ -263,11 +263,11 @@ class Nvml:
                 if not present:
                     return Inspection(present=False)
                 found = NvmlInspector(self._library, _DISTANCES, words).inspect()
-                return replace(found, gpus=tuple(self._counted(gpu) for gpu in found.gpus))
+                return replace(found, gpus=tuple(self._add_counts(gpu) for gpu in found.gpus))
         except HardwareError as error:
             return Inspection(problem=str(error))
 
-    def _counted(self, gpu: GpuFacts) -> GpuFacts:
+    def _add_counts(self, gpu: GpuFacts) -> GpuFacts:
         """The same with its error counts and its NUMA node's cores."""
         if gpu.problem:
             return gpu
@@ -285,7 +285,7 @@ class Nvml:
     def _gpu(self, handle: Any) -> Gpu:
         nvml = self._library
         uuid = nvml.nvmlDeviceGetUUID(handle)
-        mig = self._told(nvml.nvmlDeviceGetMigMode, handle)
+        mig = self._tell(nvml.nvmlDeviceGetMigMode, handle)
         if mig is not None and mig[0]:
             raise HardwareError(
                 f"GPU {uuid!r} is split into MIG slices, expected whole GPUs, which NCCL needs: turn MIG off "
@@ -294,7 +294,7 @@ class Nvml:
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
         nvlinks = len(self._active_links(handle))
         rate = NVLINK.get((major, minor)) if nvlinks else None
-        milliwatts = self._told(nvml.nvmlDeviceGetPowerManagementLimit, handle)
+        milliwatts = self._tell(nvml.nvmlDeviceGetPowerManagementLimit, handle)
         return Gpu(
             uuid=uuid,
             name=nvml.nvmlDeviceGetName(handle),
@@ -310,7 +310,7 @@ class Nvml:
         """Number and state, 1 if it is active, of each NVLink of which the GPU tells."""
         nvml = self._library
         links = range(nvml.NVML_NVLINK_MAX_LINKS)
-        states = [(link, self._told(nvml.nvmlDeviceGetNvLinkState, handle, link)) for link in links]
+        states = [(link, self._tell(nvml.nvmlDeviceGetNvLinkState, handle, link)) for link in links]
         return [(link, state) for link, state in states if state is not None]
 
     def _active_links(self, handle: Any) -> tuple[int, ...]:
@@ -318,7 +318,7 @@ class Nvml:
 
     def _link_end(self, handle: Any, link: int) -> str:
         nvml = self._library
-        if self._told(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link) == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+        if self._tell(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link) == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             return SWITCH
         return _bus_id(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))
 
@@ -327,18 +327,18 @@ class Nvml:
         for scopes in ((_ALL_LINKS,), self._active_links(handle)):
             if not scopes:
                 continue
-            answers = self._told(nvml.nvmlDeviceGetFieldValues, handle, [(field, scope) for scope in scopes])
+            answers = self._tell(nvml.nvmlDeviceGetFieldValues, handle, [(field, scope) for scope in scopes])
             if answers is not None and all(answer.nvmlReturn == nvml.NVML_SUCCESS for answer in answers):
                 return 1024 * sum(int(answer.value.ullVal) for answer in answers)  # NVML counts KiB
         return None
 
     def _field(self, handle: Any, field: int) -> int | None:
-        answers = self._told(self._library.nvmlDeviceGetFieldValues, handle, [(field, 0)])
+        answers = self._tell(self._library.nvmlDeviceGetFieldValues, handle, [(field, 0)])
         if answers is None or answers[0].nvmlReturn != self._library.NVML_SUCCESS:
             return None
         return int(answers[0].value.ullVal)
 
-    def _told(self, query: Callable[..., Any], *args: Any) -> Any:
+    def _tell(self, query: Callable[..., Any], *args: Any) -> Any:
         """The answer; None where this GPU, link, virtual machine or container has no answer to the query."""
         nvml = self._library
         try:

@@ -48,14 +48,14 @@ class NvmlInspector:
     def inspect(self) -> Inspection:
         """Describes the machine; a GPU that cannot be described has its problem in place of its facts."""
         nvml = self._library
-        handles = [self._handle(index) for index in range(self._told(nvml.nvmlDeviceGetCount) or 0)]
+        handles = [self._handle(index) for index in range(self._tell(nvml.nvmlDeviceGetCount) or 0)]
         gpus = tuple(self._gpu(index, handle) for index, handle in enumerate(handles))
         pairs = tuple(
             self._pair(a, b, handles[a], handles[b])
             for a, b in combinations(range(len(handles)), 2)
             if handles[a] is not None and handles[b] is not None
         )
-        return Inspection(_text(self._told(nvml.nvmlSystemGetDriverVersion)), self._cuda(), gpus, pairs)
+        return Inspection(_text(self._tell(nvml.nvmlSystemGetDriverVersion)), self._cuda(), gpus, pairs)
 
     def _handle(self, index: int) -> Any:
         try:
@@ -64,7 +64,7 @@ class NvmlInspector:
             return None
 
     def _cuda(self) -> str:
-        number = self._asked("nvmlSystemGetCudaDriverVersion")
+        number = self._ask("nvmlSystemGetCudaDriverVersion")
         return "" if number is None else f"{number // 1000}.{number % 1000 // 10}"
 
     def _gpu(self, index: int, handle: Any) -> GpuFacts:
@@ -75,52 +75,52 @@ class NvmlInspector:
             uuid = _text(nvml.nvmlDeviceGetUUID(handle))
             memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         except nvml.NVMLError as error:
-            return GpuFacts(uuid=_text(self._told(nvml.nvmlDeviceGetUUID, handle)), problem=str(error))
-        pci = self._told(nvml.nvmlDeviceGetPciInfo, handle)
-        ecc = self._asked("nvmlDeviceGetEccMode", handle)
-        mig = self._asked("nvmlDeviceGetMigMode", handle)
-        rows = self._asked("nvmlDeviceGetRemappedRows", handle)
-        pages = self._asked("nvmlDeviceGetRetiredPagesPendingStatus", handle)
-        processes = self._asked("nvmlDeviceGetComputeRunningProcesses", handle)
-        bits = self._asked("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        c2c = self._asked("nvmlDeviceGetC2cModeInfoV", handle)
-        rates = self._asked("nvmlDeviceGetUtilizationRates", handle)
+            return GpuFacts(uuid=_text(self._tell(nvml.nvmlDeviceGetUUID, handle)), problem=str(error))
+        pci = self._tell(nvml.nvmlDeviceGetPciInfo, handle)
+        ecc = self._ask("nvmlDeviceGetEccMode", handle)
+        mig = self._ask("nvmlDeviceGetMigMode", handle)
+        rows = self._ask("nvmlDeviceGetRemappedRows", handle)
+        pages = self._ask("nvmlDeviceGetRetiredPagesPendingStatus", handle)
+        processes = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
+        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        c2c = self._ask("nvmlDeviceGetC2cModeInfoV", handle)
+        rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
         return GpuFacts(
             uuid=uuid,
-            name=_text(self._told(nvml.nvmlDeviceGetName, handle)),
+            name=_text(self._tell(nvml.nvmlDeviceGetName, handle)),
             pci_bus_id="" if pci is None else _text(pci.busId).upper(),
-            compute_capability=tuple(self._asked("nvmlDeviceGetCudaComputeCapability", handle) or ()),
+            compute_capability=tuple(self._ask("nvmlDeviceGetCudaComputeCapability", handle) or ()),
             memory_bytes=int(memory.total),
             used_bytes=int(memory.total - memory.free),
-            vbios=_text(self._asked("nvmlDeviceGetVbiosVersion", handle)),
+            vbios=_text(self._ask("nvmlDeviceGetVbiosVersion", handle)),
             links=self._links(handle),
             fabric=self._fabric(handle),
             c2c=None if c2c is None else bool(c2c.isC2cEnabled),
             pcie=PcieFacts(
-                generation=self._asked("nvmlDeviceGetCurrPcieLinkGeneration", handle),
-                lanes=self._asked("nvmlDeviceGetCurrPcieLinkWidth", handle),
-                generation_of_slot=self._asked("nvmlDeviceGetMaxPcieLinkGeneration", handle),
-                generation_of_gpu=self._asked("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
-                lanes_of_gpu=self._asked("nvmlDeviceGetMaxPcieLinkWidth", handle),
+                generation=self._ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
+                lanes=self._ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
+                generation_of_slot=self._ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+                generation_of_gpu=self._ask("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
+                lanes_of_gpu=self._ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
             ),
-            power_limit_watts=_thousandths(self._asked("nvmlDeviceGetPowerManagementLimit", handle)),
-            power_default_watts=_thousandths(self._asked("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
-            watts=_thousandths(self._asked("nvmlDeviceGetPowerUsage", handle)),
-            kelvin=_kelvin(self._asked("nvmlDeviceGetTemperature", handle, 0)),
-            slowdown_kelvin=_kelvin(self._asked("nvmlDeviceGetTemperatureThreshold", handle, 1)),
-            persistence=_flag(self._asked("nvmlDeviceGetPersistenceMode", handle)),
+            power_limit_watts=_thousandths(self._ask("nvmlDeviceGetPowerManagementLimit", handle)),
+            power_default_watts=_thousandths(self._ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
+            watts=_thousandths(self._ask("nvmlDeviceGetPowerUsage", handle)),
+            kelvin=_kelvin(self._ask("nvmlDeviceGetTemperature", handle, 0)),
+            slowdown_kelvin=_kelvin(self._ask("nvmlDeviceGetTemperatureThreshold", handle, 1)),
+            persistence=_flag(self._ask("nvmlDeviceGetPersistenceMode", handle)),
             ecc=None if ecc is None else bool(ecc[0]),
             ecc_pending=None if ecc is None else bool(ecc[1]),
             mig=None if mig is None else bool(mig[0]),
             mig_slices=self._slices(handle) if mig is not None and mig[0] else None,
-            compute_mode=_COMPUTE.get(self._asked("nvmlDeviceGetComputeMode", handle), ""),
-            sm_hertz=_megahertz(self._asked("nvmlDeviceGetClockInfo", handle, 1)),
-            sm_most_hertz=_megahertz(self._asked("nvmlDeviceGetMaxClockInfo", handle, 1)),
-            sm_set_hertz=_megahertz(self._asked("nvmlDeviceGetApplicationsClock", handle, 1)),
-            memory_hertz=_megahertz(self._asked("nvmlDeviceGetClockInfo", handle, 2)),
-            memory_most_hertz=_megahertz(self._asked("nvmlDeviceGetMaxClockInfo", handle, 2)),
+            compute_mode=_COMPUTE.get(self._ask("nvmlDeviceGetComputeMode", handle), ""),
+            sm_hertz=_megahertz(self._ask("nvmlDeviceGetClockInfo", handle, 1)),
+            sm_most_hertz=_megahertz(self._ask("nvmlDeviceGetMaxClockInfo", handle, 1)),
+            sm_set_hertz=_megahertz(self._ask("nvmlDeviceGetApplicationsClock", handle, 1)),
+            memory_hertz=_megahertz(self._ask("nvmlDeviceGetClockInfo", handle, 2)),
+            memory_most_hertz=_megahertz(self._ask("nvmlDeviceGetMaxClockInfo", handle, 2)),
             slowdowns=None if bits is None else tuple(word for bit, word in self._reasons.items() if bits & bit),
-            lifetime_uncorrected=self._asked("nvmlDeviceGetTotalEccErrors", handle, 1, 1),
+            lifetime_uncorrected=self._ask("nvmlDeviceGetTotalEccErrors", handle, 1, 1),
             rows=None if rows is None else RowsFacts(int(rows[0]), int(rows[1]), bool(rows[2]), bool(rows[3])),
             pages_pending=_flag(pages),
             recovery=self._recovery(handle),
@@ -131,17 +131,17 @@ class NvmlInspector:
     def _links(self, handle: Any) -> tuple[LinkFacts, ...]:
         found = []
         for link in range(self._library.NVML_NVLINK_MAX_LINKS):
-            state = self._asked("nvmlDeviceGetNvLinkState", handle, link)
+            state = self._ask("nvmlDeviceGetNvLinkState", handle, link)
             if state is not None:
                 found.append(LinkFacts(link, bool(state), self._end(handle, link) if state else ""))
         return tuple(found)
 
     def _end(self, handle: Any, link: int) -> str:
         nvml = self._library
-        kind = self._asked("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+        kind = self._ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
         if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             return SWITCH
-        pci = self._asked("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+        pci = self._ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
         return "" if pci is None else _text(pci.busId).upper()
 
     def _fabric(self, handle: Any) -> str:
@@ -149,7 +149,7 @@ class NvmlInspector:
         if make is None:
             return ""
         info = make()
-        if self._asked("nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info)) is None:
+        if self._ask("nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info)) is None:
             return ""
         if info.state == 3 and info.status != self._library.NVML_SUCCESS:
             return "failed"
@@ -157,22 +157,22 @@ class NvmlInspector:
 
     def _recovery(self, handle: Any) -> str:
         field = getattr(self._library, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
-        answers = None if field is None else self._asked("nvmlDeviceGetFieldValues", handle, [(field, 0)])
+        answers = None if field is None else self._ask("nvmlDeviceGetFieldValues", handle, [(field, 0)])
         if not answers or answers[0].nvmlReturn != self._library.NVML_SUCCESS:
             return ""
         return _RECOVERY.get(int(answers[0].value.uiVal), "")
 
     def _slices(self, handle: Any) -> int | None:
-        most = self._asked("nvmlDeviceGetMaxMigDeviceCount", handle)
+        most = self._ask("nvmlDeviceGetMaxMigDeviceCount", handle)
         if most is None:
             return None
-        slices = (self._asked("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(most))
+        slices = (self._ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(most))
         return sum(one is not None for one in slices)
 
     def _pair(self, a: int, b: int, first: Any, second: Any) -> PairFacts:
-        level = self._asked("nvmlDeviceGetTopologyCommonAncestor", first, second)
+        level = self._ask("nvmlDeviceGetTopologyCommonAncestor", first, second)
         statuses = {
-            kind: self._asked("nvmlDeviceGetP2PStatus", first, second, index) for kind, index in _P2P_KINDS.items()
+            kind: self._ask("nvmlDeviceGetP2PStatus", first, second, index) for kind, index in _P2P_KINDS.items()
         }
         return PairFacts(
             a,
@@ -181,12 +181,12 @@ class NvmlInspector:
             {kind: _P2P.get(status, "unknown") for kind, status in statuses.items() if status is not None},
         )
 
-    def _asked(self, name: str, *args: Any) -> Any:
+    def _ask(self, name: str, *args: Any) -> Any:
         """The answer to a question that an older pynvml may not have; None without one."""
         query = getattr(self._library, name, None)
-        return None if query is None else self._told(query, *args)
+        return None if query is None else self._tell(query, *args)
 
-    def _told(self, query: Callable[..., Any], *args: Any) -> Any:
+    def _tell(self, query: Callable[..., Any], *args: Any) -> Any:
         # A diagnosis goes on whatever one question comes to: a GPU that is lost answers none.
         try:
             return query(*args)

@@ -37,7 +37,7 @@ def site_of(machine: Machine, *, binds: bool | None = None) -> Site:
     return Site(platform.node(), machine.identity, setup)
 
 
-def joined(sites: Mapping[str, Site], gpus: str) -> Site:
+def join_site(sites: Mapping[str, Site], gpus: str) -> Site:
     """The nodes of a cluster as one site.
 
     Args:

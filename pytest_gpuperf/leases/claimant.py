@@ -61,11 +61,11 @@ class Claimant:
         Args:
             now: Seconds since the epoch.
         """
-        who = f"pid {self.pid} of {shown(self.user)} on {shown(self.host)}"
-        return f"{who}, {shown(self.holder)}, for {max(now - self.since, 0.0):.0f} s"
+        who = f"pid {self.pid} of {show(self.user)} on {show(self.host)}"
+        return f"{who}, {show(self.holder)}, for {max(now - self.since, 0.0):.0f} s"
 
 
-def shown(text: object) -> str:
+def show(text: object) -> str:
     """Another user's text, or an error that holds it, on one line that no terminal and no workflow runner obeys."""
     return repr(text).replace("##[", "## [")  # GitHub's runner looks for ##[error] anywhere in a line
 

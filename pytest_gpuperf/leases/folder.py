@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_gpuperf.leases.claimant import shown
+from pytest_gpuperf.leases.claimant import show
 from pytest_gpuperf.leases.lock_file import LockFile
 
 SHARED_FOLDER = 0o1777  # anybody may add files, and remove none of another's
@@ -142,7 +142,7 @@ class Folder:
         Raises:
             LeaseError: Where the file cannot be made.
         """
-        with self.failures(name), self._made(0o644) as (temporary, file):
+        with self.failures(name), self._make_file(0o644) as (temporary, file):
             file.try_lock()
             file.write(line)
             os.rename(temporary, self.path / name)
@@ -182,9 +182,9 @@ class Folder:
         except OSError as error:
             what = f"the folder of leases {str(self.path)!r}"
             if name is not None:
-                what = f"the lease file {shown(str(self.path / name))}"
+                what = f"the lease file {show(str(self.path / name))}"
             raise LeaseError(
-                f"{what}: got {shown(error)}, expected to read and write it, as every user of this machine may (a "
+                f"{what}: got {show(error)}, expected to read and write it, as every user of this machine may (a "
                 f"folder of mode {SHARED_FOLDER:o}, files of mode {SHARED_FILE:o}): set its mode, remove it, or choose "
                 "another folder"
             ) from error
@@ -211,7 +211,7 @@ class Folder:
                 except FileNotFoundError:
                     pass
                 # Linked to its name when it has its mode, so that no other user meets one that only we may open.
-                with self._made(SHARED_FILE) as (temporary, file):
+                with self._make_file(SHARED_FILE) as (temporary, file):
                     try:
                         os.link(temporary, self.path / name)
                     except FileExistsError:
@@ -220,7 +220,7 @@ class Folder:
                 return file
 
     @contextmanager
-    def _made(self, mode: int) -> Iterator[tuple[Path, LockFile]]:
+    def _make_file(self, mode: int) -> Iterator[tuple[Path, LockFile]]:
         """A new file under a passing name."""
         temporary = self.path / f".{os.getpid()}-{secrets.token_hex(8)}.new"
         file = self._keep(os.open(temporary, OPENING | os.O_RDWR | os.O_CREAT | os.O_EXCL, mode))
@@ -243,7 +243,7 @@ class Folder:
             file.close()
             got = "another name of a file that is not shared" if planted else "a special file"
             raise _NotPlainError(
-                f"the lease file {shown(str(self.path / name))}: got {got}, expected a plain one: remove it"
+                f"the lease file {show(str(self.path / name))}: got {got}, expected a plain one: remove it"
             )
         return file
 

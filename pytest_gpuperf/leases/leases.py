@@ -55,7 +55,7 @@ class _Request:
         return best
 
     def words(self) -> str:
-        return f"{self.count} of {_listed(self.candidates)} for {self.holder!r}"
+        return f"{self.count} of {_list(self.candidates)} for {self.holder!r}"
 
 
 class Leases:
@@ -186,13 +186,13 @@ class Leases:
         """The resources on which processes of this one's are, idle or not."""
         return self._residents.resources
 
-    def wanted_alone(self, resources: Collection[str]) -> bool:
+    def is_wanted_alone(self, resources: Collection[str]) -> bool:
         """Whether somebody waits to be alone on one of these.
 
         Raises:
             LeaseError: Where the folder cannot be read.
         """
-        return bool(resources) and self._queue.wanted_alone(resources)
+        return bool(resources) and self._queue.is_wanted_alone(resources)
 
     def _where_others_are(self, resources: Collection[str]) -> frozenset[str]:
         return frozenset[str]().union(*(other.resources for other in self._residents.others(resources)))
@@ -286,11 +286,11 @@ class Leases:
                     )
                 if now >= look:
                     look = now + SHARED_SECONDS
-                    shared = {name: shared.get(name, 0) + 1 for name in self._shared(request.candidates)}
+                    shared = {name: shared.get(name, 0) + 1 for name in self._list_shared(request.candidates)}
                     foreign = [name for name, looks in shared.items() if looks >= SHARED_LOOKS]
                     if len(request.candidates) - len(foreign) < request.count:
                         raise LeaseError(
-                            f"wanted {request.words()}; {self._shared_words(foreign)}, which no process of "
+                            f"wanted {request.words()}; {self._say_shared(foreign)}, which no process of "
                             "pytest-gpuperf does, expected locks of its own processes only: end those processes, or "
                             "choose another folder (gpuperf_leases)"
                         )
@@ -301,11 +301,11 @@ class Leases:
                 longest = LONGEST_PAUSE_OF_FIRST if first else LONGEST_PAUSE
                 time.sleep(min(max(PAUSE_SHARE * (now - began), SHORTEST_PAUSE), longest, left))
 
-    def _shared(self, names: Sequence[str]) -> list[str]:
+    def _list_shared(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if self._folder.is_shared(name + SUFFIX)]
 
-    def _shared_words(self, names: Sequence[str]) -> str:
-        files = [claimant.shown(str(self._folder.path / (name + SUFFIX))) for name in names[:LISTED]]
+    def _say_shared(self, names: Sequence[str]) -> str:
+        files = [claimant.show(str(self._folder.path / (name + SUFFIX))) for name in names[:LISTED]]
         lockers = sorted({pid for name in names for pid in self._folder.lockers(name + SUFFIX)})
         who = f"pid {', '.join(map(str, lockers[:LISTED]))}" if lockers else "a process of another container"
         return f"{', '.join(files)} locked as shared by {who}"
@@ -318,19 +318,19 @@ class Leases:
             if line is not None:
                 owner = claimant.read(line)
                 held.setdefault("somebody unknown" if owner is None else owner.words(now), []).append(name)
-        what = [f"{_listed(names)} held by {words}" for words, names in held.items()]
+        what = [f"{_list(names)} held by {words}" for words, names in held.items()]
         earlier = self._queue.ahead(request.candidates, own)
         if earlier is not None:
             what.append(
-                f"{earlier.count} of {_listed(sorted(earlier.candidates))} to go first to {earlier.who.words(now)}"
+                f"{earlier.count} of {_list(sorted(earlier.candidates))} to go first to {earlier.who.words(now)}"
             )
         for other in self._residents.others(request.candidates):
             if other.running and (request.alone or other.run != self._run):
-                what.append(f"{_listed(sorted(other.running))} held by {other.who.words(now)}")
+                what.append(f"{_list(sorted(other.running))} held by {other.who.words(now)}")
             if request.alone and (idle := other.resources - other.running):
-                what.append(f"{_listed(sorted(idle))} with idle ranks of {other.who.words(now)}")
-        if foreign := self._shared(request.candidates):
-            what.append(self._shared_words(foreign))
+                what.append(f"{_list(sorted(idle))} with idle ranks of {other.who.words(now)}")
+        if foreign := self._list_shared(request.candidates):
+            what.append(self._say_shared(foreign))
         if len(what) > LISTED:
             what[LISTED:] = [f"and {len(what) - LISTED} more"]
         return "; ".join(what) or "all free by now"
@@ -363,7 +363,7 @@ class Leases:
                 file.write(json.dumps(replace(owner, used_bytes=used.get(name)).to_json()))
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list(names: Sequence[str]) -> str:
     if len(names) > LISTED:
         return f"{len(names)} from {names[0]} to {names[-1]}"
     return ", ".join(names)

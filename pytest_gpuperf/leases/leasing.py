@@ -115,13 +115,13 @@ class Leasing:
         self.release(await_memory=bool(self._machine.gpus))
         self._devices.close()
 
-    def wanted_alone(self, gpus: Collection[str]) -> bool:
+    def is_wanted_alone(self, gpus: Collection[str]) -> bool:
         """Whether another process waits to be alone on one of these."""
-        return self._leases.wanted_alone(gpus)
+        return self._leases.is_wanted_alone(gpus)
 
     def make_way(self) -> None:
         """Ends what stays on GPUs between leases, if somebody waits to be alone on one of them."""
-        if self._leases.wanted_alone(self._leases.staying):
+        if self._leases.is_wanted_alone(self._leases.staying):
             self._leave()
             self._leases.stay((), self._holder)
 

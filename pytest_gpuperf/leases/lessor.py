@@ -33,7 +33,7 @@ class Lessor(Protocol):
         """Lets go of what is held, for good."""
         ...
 
-    def wanted_alone(self, gpus: Collection[str]) -> bool:
+    def is_wanted_alone(self, gpus: Collection[str]) -> bool:
         """Whether another process waits to be alone on one of these."""
         ...
 

@@ -77,7 +77,7 @@ class Queue:
         """
         return next(self._wanting(candidates, own), None)
 
-    def wanted_alone(self, resources: Iterable[str]) -> bool:
+    def is_wanted_alone(self, resources: Iterable[str]) -> bool:
         """Whether somebody waits to be alone on one of these.
 
         Raises:

@@ -141,7 +141,7 @@ class Calls:
             self._delays_sends = True
             for name in _POINT_TO_POINT:
                 operation = getattr(torch.ops.c10d, name).default
-                self._library.impl(name, self._delayed(operation), "BackendSelect", with_keyset=True)
+                self._library.impl(name, self._delay_kernel(operation), "BackendSelect", with_keyset=True)
         self._notes = {}
         self._order = 0
 
@@ -163,7 +163,7 @@ class Calls:
         """Whether all collectives of the run were noted."""
         return all(len(notes) < MOST for notes in list(self._notes.values()))
 
-    def issued(self) -> list[Collective]:
+    def list_issued(self) -> list[Collective]:
         """The collectives of the run that were noted, in the order of issue."""
         groups = [(key, list(notes)) for key, notes in list(self._notes.items())]
         found = [
@@ -178,19 +178,19 @@ class Calls:
         if self._delays is not None:
             time.sleep(self._delays.next())
 
-    def _delayed(self, operation: Any) -> Callable[..., Any]:
+    def _delay_kernel(self, operation: Any) -> Callable[..., Any]:
         below = kernel_below(operation)
 
-        def delayed(keys: Any, *arguments: Any) -> Any:
+        def delay_and_run(keys: Any, *arguments: Any) -> Any:
             self.delay()
             return below(keys, *arguments)
 
-        return delayed
+        return delay_and_run
 
     def _kernel(self, operation: Any, about: _Operation) -> Callable[..., Any]:
         below = kernel_below(operation)
 
-        def noted(keys: Any, *arguments: Any) -> Any:
+        def note_and_run(keys: Any, *arguments: Any) -> Any:
             __tracebackhide__ = True
             self.delay()
             remove = None
@@ -205,7 +205,7 @@ class Calls:
                     remove()  # it was never issued
                 raise
 
-        return noted
+        return note_and_run
 
     def _note(self, about: _Operation, arguments: Sequence[Any]) -> Callable[[], None] | None:
         group = dist.ProcessGroup.unbox(arguments[about.group])

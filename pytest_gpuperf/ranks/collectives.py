@@ -57,7 +57,7 @@ class Collective:
         return f"{self.operation} {self.tensors}".rstrip()
 
 
-def issued_since(record: Mapping[str, Any], since: int) -> list[Collective]:
+def list_issued(record: Mapping[str, Any], since: int) -> list[Collective]:
     """The collectives of a flight recorder's record that were issued at or after ``since``.
 
     Args:

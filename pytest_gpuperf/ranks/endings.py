@@ -47,7 +47,7 @@ class Stuck:
 Ending = Answered | Raised | Died | Stuck
 
 
-def undisturbed(endings: Sequence[Ending]) -> bool:
+def is_undisturbed(endings: Sequence[Ending]) -> bool:
     """Whether all ranks raised before they met: the communicator that no program sees is as it was.
 
     Groups that the program made, such as those of a mesh, are no disturbance if all ranks made as many.

@@ -109,7 +109,7 @@ class ForkserverClient:
         with theirs:
             try:
                 self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the forkserver
-                self._process = self._spawned(theirs.fileno(), self._stderr)
+                self._process = self._spawn(theirs.fileno(), self._stderr)
             except OSError:
                 self.close()
                 raise
@@ -121,7 +121,7 @@ class ForkserverClient:
             OSError: as ``start``.
         """
         self.start()
-        if new := [name for name in self._wanted() if name not in self._told]:
+        if new := [name for name in self._list_wanted() if name not in self._told]:
             self._told.update(new)
             assert self._control is not None
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is gone: fork() says so
@@ -138,13 +138,13 @@ class ForkserverClient:
             LaunchError: the forkserver is gone.
             OSError: there is no file descriptor, process or memory left, here or there.
         """
-        control = self._started()
+        control = self._start()
         hashes = {} if environ.get(VARIABLE) else self._hashes
         request = {
             "environ": {**environ, **hashes, **self._mark},
             "path": module_path(),
             "cwd": working_directory(),
-            "modules": self._wanted(),
+            "modules": self._list_wanted(),
         }
         try:
             with tempfile.TemporaryFile() as file:  # an environment may be larger than a message
@@ -162,7 +162,7 @@ class ForkserverClient:
                     self._children.add(pid)
                     return pid
         except (BrokenPipeError, ConnectionResetError):
-            raise self._gone() from None
+            raise self._make_gone_error() from None
         except TimeoutError:
             raise self._silent() from None
 
@@ -176,7 +176,7 @@ class ForkserverClient:
         """Names of modules that are worth telling of, with ``used``."""
         return tuple(self._preload_if_used)
 
-    def used(self, modules: Iterable[str]) -> None:
+    def note_used(self, modules: Iterable[str]) -> None:
         """Takes note of what a rank had imported in the end: later ones find it there."""
         self._used_by_ranks.update(modules)
 
@@ -237,9 +237,9 @@ class ForkserverClient:
             self._stderr.close()
             self._stderr = None
 
-    def _spawned(self, control: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
-        self._told = set(self._wanted())
-        modules = [*self._preload, *self._wanted()]
+    def _spawn(self, control: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
+        self._told = set(self._list_wanted())
+        modules = [*self._preload, *self._list_wanted()]
         return subprocess.Popen(
             command(_SOURCE, json.dumps(module_path()), str(control), json.dumps(modules), str(os.getpid())),
             env={**os.environ, **_FORKABLE, **self._hashes, **self._mark},
@@ -250,7 +250,7 @@ class ForkserverClient:
             start_new_session=True,  # Ctrl-C reaches pytest alone, which then ends the ranks itself
         )
 
-    def _wanted(self) -> list[str]:
+    def _list_wanted(self) -> list[str]:
         return [
             name for used, name in self._preload_if_used.items() if used in sys.modules or used in self._used_by_ranks
         ]
@@ -260,7 +260,7 @@ class ForkserverClient:
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
-    def _started(self) -> socket.socket:
+    def _start(self) -> socket.socket:
         self.start()
         assert self._control is not None
         if not self._ready:
@@ -277,7 +277,7 @@ class ForkserverClient:
             raise TimeoutError
         data = self._control.recv(MAX_MESSAGE)
         if not data:
-            raise self._gone()
+            raise self._make_gone_error()
         message: dict[str, Any] = json.loads(data)
         if "exited" in message:
             self._exit_codes[message["exited"]] = message["code"]
@@ -288,7 +288,7 @@ class ForkserverClient:
         self.close()
         return LaunchError(f"the forkserver that starts ranks did not answer within {START_TIMEOUT:g} s")
 
-    def _gone(self) -> LaunchError:
+    def _make_gone_error(self) -> LaunchError:
         output = ""
         if self._stderr is not None:
             self._stderr.seek(0)

@@ -82,7 +82,7 @@ class Groups:
         self._connect()
         self._opened = self._state()
 
-    def unchanged(self) -> int | None:
+    def count_unchanged(self) -> int | None:
         """How many collectives the test's group has issued; None if the next test would not find what this one found.
 
         That is so after a program made a group, met others in the store, or set a timeout. It is so without a base as

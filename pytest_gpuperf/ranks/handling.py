@@ -44,7 +44,7 @@ class Handled:
         return self.earlier[-1][1] if self.earlier else self.place
 
 
-def handled(threads: Mapping[int, str]) -> tuple[Handled, ...]:
+def list_handled(threads: Mapping[int, str]) -> tuple[Handled, ...]:
     """The exceptions that threads of this process are handling.
 
     Args:
@@ -54,11 +54,11 @@ def handled(threads: Mapping[int, str]) -> tuple[Handled, ...]:
     for thread, entry in sys._current_exceptions().items():
         error: object = entry[1] if isinstance(entry, tuple) else entry  # Python 3.11 has (type, value, traceback)
         if thread in threads and isinstance(error, BaseException):
-            found.append(_handled(error, threads[thread]))
+            found.append(_read_handled(error, threads[thread]))
     return tuple(sorted(found, key=lambda one: one.thread))
 
 
-def grouped(handling: Mapping[int, Sequence[Handled]]) -> list[tuple[list[int], Handled]]:
+def group_handled(handling: Mapping[int, Sequence[Handled]]) -> list[tuple[list[int], Handled]]:
     """Which ranks are handling which exception, those of main threads first, then those of the fewest ranks."""
     groups: dict[str, tuple[list[int], Handled]] = {}
     for rank in sorted(handling):
@@ -67,7 +67,7 @@ def grouped(handling: Mapping[int, Sequence[Handled]]) -> list[tuple[list[int], 
     return sorted(groups.values(), key=lambda group: (bool(group[1].thread), len(group[0])))
 
 
-def held_back(handling: Mapping[int, Sequence[Handled]], size: int) -> tuple[list[int], Handled] | None:
+def find_cause(handling: Mapping[int, Sequence[Handled]], size: int) -> tuple[list[int], Handled] | None:
     """The exception that is the cause of a hang, with its ranks.
 
     It is None if no main thread is handling one. It is None too if all ranks are handling one from the same place: that
@@ -79,7 +79,7 @@ def held_back(handling: Mapping[int, Sequence[Handled]], size: int) -> tuple[lis
     """
     main = {rank: one for rank, some in handling.items() for one in some if not one.thread}
     alike = len(main) == size and len({one.place for one in main.values()}) == 1
-    return grouped(handling)[0] if main and not alike else None
+    return group_handled(handling)[0] if main and not alike else None
 
 
 def in_words(ranks: Sequence[int], one: Handled) -> str:
@@ -91,11 +91,11 @@ def tracebacks_of(handling: Mapping[int, Sequence[Handled]]) -> list[tuple[str, 
     """Sections of a report: title and traceback."""
     return [
         (f"traceback of what {say_ranks(ranks)} handle{'s' if len(ranks) == 1 else ''}", one.text.rstrip())
-        for ranks, one in grouped(handling)
+        for ranks, one in group_handled(handling)
     ]
 
 
-def _handled(error: BaseException, thread: str) -> Handled:
+def _read_handled(error: BaseException, thread: str) -> Handled:
     chain = _chain(error)
     earlier = chain[1:] if len(chain) <= _MOST else [*chain[1 : _MOST - 1], chain[-1]]
     return Handled(

@@ -187,7 +187,7 @@ def arriving(reduced: tuple[Any, ...], name: str) -> tuple[Any, ...]:
         name: in its module, with dots for a class that stands in another one.
     """
     make, arguments, state, items, pairs, set_state = reduced
-    return make, arguments, (set_state, state, name), items, pairs, arrived
+    return make, arguments, (set_state, state, name), items, pairs, set_arrived
 
 
 def namespace(name: str, base: dict[str, Any]) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def fill(module: ModuleType, names: Mapping[str, Any]) -> None:
     vars(module).update(names)
 
 
-def arrived(obj: Any, state: tuple[Callable[[Any, Any], object], Any, str]) -> None:
+def set_arrived(obj: Any, state: tuple[Callable[[Any, Any], object], Any, str]) -> None:
     """Sets the state of a function or a class that was unpickled, and keeps it under its name.
 
     Args:

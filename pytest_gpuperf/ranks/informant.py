@@ -14,8 +14,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuperf.ranks.channel import Channel
-from pytest_gpuperf.ranks.collectives import Collective, issued_since, latest
-from pytest_gpuperf.ranks.handling import Handled, handled
+from pytest_gpuperf.ranks.collectives import Collective, latest, list_issued
+from pytest_gpuperf.ranks.handling import Handled, list_handled
 from pytest_gpuperf.ranks.messages import Account, Inquiry
 from pytest_gpuperf.ranks.surroundings import child_processes, is_tqdms
 from pytest_gpuperf.ranks.unpaired import passing
@@ -105,7 +105,9 @@ class Informant:
         )
         if not inquiry.whole:
             return account
-        account = replace(account, handling=self._handling(), calls=self._noted(), children=bool(child_processes()))
+        account = replace(
+            account, handling=self._handling(), calls=self._read_noted(), children=bool(child_processes())
+        )
         if account.calls is not None and self.calls is not None and self.calls.whole and not account.tells_ends:
             # The recorder of gloo knows nothing beyond them.
             return replace(account, collectives=account.calls, complete=True)
@@ -113,8 +115,8 @@ class Informant:
         if record is None:
             return account
         try:
-            collectives = issued_since(record, self.since)
-            of_the_group = issued_since(record, self._opened)
+            collectives = list_issued(record, self.since)
+            of_the_group = list_issued(record, self._opened)
             earlier = of_the_group[: max(0, len(of_the_group) - len(collectives))]
             default = default_group_name()
             complete = any(one.number == 1 and one.group == default for one in (*earlier, *collectives))
@@ -122,14 +124,14 @@ class Informant:
             return account
         return replace(account, collectives=collectives, earlier=earlier, complete=complete)
 
-    def _noted(self) -> list[Collective] | None:
-        return None if self.calls is None else self.calls.issued()
+    def _read_noted(self) -> list[Collective] | None:
+        return None if self.calls is None else self.calls.list_issued()
 
     def _handling(self) -> tuple[Handled, ...]:
         own = [thread for thread in threading.enumerate() if _is_the_programs(thread, self._main)]
         threads = {thread.ident: thread.name for thread in own if thread.ident is not None}
         with contextlib.suppress(Exception):  # the exceptions' own code runs here
-            return handled({**threads, self._main: ""})
+            return list_handled({**threads, self._main: ""})
         return ()
 
     def _record(self) -> Mapping[str, Any] | None:
@@ -146,13 +148,13 @@ def waits_for_a_collective(frame: FrameType, backend: str) -> bool:
     path, function = frame.f_code.co_filename, frame.f_code.co_name
     if any(part in path for part in _WAITING):
         return not any(word in function for word in _NOT_FOR_A_COLLECTIVE)
-    method, arguments = _called(frame)
+    method, arguments = _read_call(frame)
     if method == "wait" and arguments:
         return False  # a store's, which takes keys
     return method in (_OF_A_DEVICE if backend == "nccl" else _OF_WORK)
 
 
-def _called(frame: FrameType) -> tuple[str, int]:
+def _read_call(frame: FrameType) -> tuple[str, int]:
     """The method that a frame is calling, and how many arguments it passes; an empty name if it calls none."""
     # While a call of Python runs, the frame is at the end of its instruction, which has room for a cache.
     before = [one for one in dis.get_instructions(frame.f_code) if one.offset <= frame.f_lasti]

@@ -15,7 +15,7 @@ _RECORDER_TIMEOUT = 1.0  # seconds; a rank that holds the GIL cannot tell its co
 _LOOK_TIMEOUT = 0.1  # seconds, for an account without the recorder
 
 
-def issued_by(accounts: Mapping[int, Account]) -> tuple[dict[int, list[Collective]], dict[str, Sequence[int]]]:
+def collect_issued(accounts: Mapping[int, Account]) -> tuple[dict[int, list[Collective]], dict[str, Sequence[int]]]:
     """The collectives of each rank whose account has them, and the members of all groups, by name."""
     issued: dict[int, list[Collective]] = {}
     groups: dict[str, Sequence[int]] = {}
@@ -26,7 +26,7 @@ def issued_by(accounts: Mapping[int, Account]) -> tuple[dict[int, list[Collectiv
     return issued, groups
 
 
-def noted_by(accounts: Mapping[int, Account]) -> dict[int, list[Collective]]:
+def collect_noted(accounts: Mapping[int, Account]) -> dict[int, list[Collective]]:
     """The collectives of each rank that has noted its own."""
     return {rank: account.calls for rank, account in sorted(accounts.items()) if account.calls is not None}
 
@@ -53,9 +53,9 @@ class Inquiries:
                 self._processes[rank].inquiries.send(Inquiry(self._count, whole))
                 asked[self._processes[rank].inquiries.fileno()] = rank
         deadline = time.monotonic() + (_RECORDER_TIMEOUT if whole else _LOOK_TIMEOUT)
-        return lambda: self._collected(asked, deadline)
+        return lambda: self._collect(asked, deadline)
 
-    def _collected(self, asked: dict[int, int], deadline: float) -> dict[int, Account]:
+    def _collect(self, asked: dict[int, int], deadline: float) -> dict[int, Account]:
         accounts: dict[int, Account] = {}
         while asked and (ready := wait(list(asked), timeout=max(0.0, deadline - time.monotonic()))):
             for fd in ready:

@@ -86,7 +86,7 @@ def in_vain(accounts: Mapping[int, Account], still: Collection[int], returned: C
             continue
         call = told.calls[-1]
         missing = [one for one in call.members if counts.get((one, call.group, call.members), 0) < call.number]
-        needed = _needed(call, rank, missing, finished)
+        needed = _list_needed(call, rank, missing, finished)
         if needed:
             waits[rank] = Wait(call, needed)
     while True:  # who waits for a rank that may still move is none of them
@@ -105,7 +105,7 @@ def _tells(account: Account | None) -> bool:
     return account is not None and known and not account.threads and not account.tells_ends
 
 
-def _needed(call: Collective, rank: int, missing: Collection[int], finished: Collection[int]) -> tuple[int, ...]:
+def _list_needed(call: Collective, rank: int, missing: Collection[int], finished: Collection[int]) -> tuple[int, ...]:
     if all(one in finished for one in missing) or len(call.members) == 2:
         return tuple(missing)
     root = call.members[call.root] if 0 <= call.root < len(call.members) else -1

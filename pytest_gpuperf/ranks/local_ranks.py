@@ -91,12 +91,12 @@ class LocalRanks:
                 try:
                     process.send(letter)
                 except (BrokenPipeError, ConnectionResetError):
-                    endings[rank] = self._died(rank)
+                    endings[rank] = self._report_death(rank)
                 else:
                     self._waiting[process.connection.fileno()] = rank
         return endings
 
-    def awaited(self) -> Sequence[object]:
+    def list_awaited(self) -> Sequence[object]:
         """What becomes readable when there may be news; nothing once all ranks have ended the request."""
         return [*self._waiting, *self._client.sockets] if self._waiting else []
 
@@ -107,7 +107,7 @@ class LocalRanks:
             ready: of what is awaited, and of others, what is readable.
         """
         endings: dict[int, Ending] = {}
-        for fd in self._ended(ready):
+        for fd in self._find_ended(ready):
             rank = self._waiting[fd]
             ending = self._read(rank)
             if ending is not None:
@@ -140,13 +140,13 @@ class LocalRanks:
         """
         return self._inquiries.ask(ranks, whole=whole)
 
-    def heard(self) -> Iterator[tuple[int, str, str]]:
+    def listen(self) -> Iterator[tuple[int, str, str]]:
         """All that ranks printed since the last look: rank, stream, text."""
         heard, self._last_heard = self._last_heard, []
         yield from heard
         for rank, process in self._processes.items():
             for stream in STREAMS:
-                for text in process.printed_whole(stream):
+                for text in process.read_printed_whole(stream):
                     yield rank, stream, text
 
     def output(self) -> list[tuple[int, str, Excerpt]]:
@@ -154,7 +154,7 @@ class LocalRanks:
         printed, self._last_output = self._last_output, []
         for rank, process in self._processes.items():
             for stream in STREAMS:
-                text = process.printed(stream)
+                text = process.read_printed(stream)
                 if text.size:
                     printed.append((rank, stream, text))
         return printed
@@ -204,7 +204,7 @@ class LocalRanks:
         processes = list(self._processes.values())
         kill(self._client, processes)
         if self._live:
-            self._last_heard = list(self.heard())
+            self._last_heard = list(self.listen())
         else:
             self._last_output = self.output()
         for process in processes:
@@ -215,7 +215,7 @@ class LocalRanks:
         spec = self._spec
         threads = max(1, len(os.sched_getaffinity(0)) // len(ranks))
         for rank in ranks:
-            self._processes[rank] = RankProcess.forked(self._client, environ_of(rank, spec, environ))
+            self._processes[rank] = RankProcess.fork(self._client, environ_of(rank, spec, environ))
         for rank, process in self._processes.items():
             cores = spec.cores[rank] if spec.cores else frozenset[int]()
             place = spec.place(rank) if spec.nodes else None
@@ -235,10 +235,10 @@ class LocalRanks:
             self.store_port = self.store_port if started.store_port is None else started.store_port
 
     def _not_started(self, rank: int, what: str) -> LaunchError:
-        printed = str(self._processes[rank].printed("stderr")).strip()
+        printed = str(self._processes[rank].read_printed("stderr")).strip()
         return LaunchError(f"{self._spec.name(rank)} {what}; it printed: {printed or 'nothing'}")
 
-    def _ended(self, ready: Collection[object]) -> list[int]:
+    def _find_ended(self, ready: Collection[object]) -> list[int]:
         """Return the channels that are ready, and those of ended ranks that a child still holds open."""
         found = [fd for fd in self._waiting if fd in ready]
         if len(found) < len(ready):
@@ -253,16 +253,16 @@ class LocalRanks:
         process = self._processes[rank]
         try:
             if not process.connection.poll(0) and self._client.exit_code(process.pid, 0) is not None:
-                return self._died(rank)
+                return self._report_death(rank)
             reply, result = process.connection.receive()
         except (EOFError, ConnectionResetError):
-            return self._died(rank)
+            return self._report_death(rank)
         # A reply to another run cannot be taken for this one's.
         if not isinstance(reply, (Returned, Raised)) or reply.run != self._run:
             return None
         return reply if isinstance(reply, Raised) else Answered(result, reply.collectives, reply.tallies)
 
-    def _died(self, rank: int) -> Died:
+    def _report_death(self, rank: int) -> Died:
         at = time.monotonic()
         process = self._processes[rank]
         code = self._client.exit_code(process.pid, EXIT_TIMEOUT)
@@ -307,9 +307,9 @@ class LocalNode:
         """Names of modules that are worth telling of, with ``used``."""
         return self._client.would_preload
 
-    def used(self, modules: Iterable[str]) -> None:
+    def note_used(self, modules: Iterable[str]) -> None:
         """Takes note of what a rank had imported in the end: later ones find it there."""
-        self._client.used(modules)
+        self._client.note_used(modules)
 
     def close(self) -> None:
         """Ends the forkserver, and with it every rank that still lives."""
@@ -318,4 +318,4 @@ class LocalNode:
 
 def await_news(ranks: LocalRanks, others: Sequence[object], timeout: float | None) -> list[object]:
     """Waits until there may be news of ranks, or one of others is readable; returns what is readable."""
-    return list(wait([*ranks.awaited(), *others], timeout))  # type: ignore[list-item]
+    return list(wait([*ranks.list_awaited(), *others], timeout))  # type: ignore[list-item]

@@ -63,15 +63,15 @@ class ModuleState:
         """Takes note of modules that were imported since; a program is about to run."""
         if len(sys.modules) == self._looked_at:
             return
-        for name, module in self._watched():
+        for name, module in self._list_watched():
             if name not in self._known:
                 self._known[name] = [_Owner.of(label, owner) for label, owner in owners(name, module)]
         self._looked_at = len(sys.modules)
 
-    def changed(self) -> list[str]:
+    def list_changes(self) -> list[str]:
         """What programs changed since ``note``, in words; empty if nothing."""
         found = []
-        for name, module in self._watched():
+        for name, module in self._list_watched():
             known = self._known.get(name)
             if known is None:
                 found += [f"{label}.{SHARED}" for label, owner in owners(name, module) if _values(owner).get(SHARED)]
@@ -82,7 +82,7 @@ class ModuleState:
         more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
         return [f"attributes of modules: {', '.join(found[:_MOST])}{more}"]
 
-    def _watched(self) -> Iterator[tuple[str, ModuleType]]:
+    def _list_watched(self) -> Iterator[tuple[str, ModuleType]]:
         imported = list(sys.modules)
         if imported != self._imported:
             self._imported = imported

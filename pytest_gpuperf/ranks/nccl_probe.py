@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
 
 
-def probed(context: Context) -> NcclLog:
+def probe(context: Context) -> NcclLog:
     """Issue each collective whose choices are kept, and sends of all pairs; return the rank's log. Entry of a run.
 
     A setting may forbid a collective, as NCCL_ALGO=Tree does all_gather: then the log has what came before it.

@@ -35,7 +35,7 @@ class NodeRanks(Protocol):
         """
         ...
 
-    def awaited(self) -> Sequence[object]:
+    def list_awaited(self) -> Sequence[object]:
         """What becomes readable when there may be news; nothing once all ranks have ended the request."""
         ...
 
@@ -60,7 +60,7 @@ class NodeRanks(Protocol):
         """
         ...
 
-    def heard(self) -> Iterator[tuple[int, str, str]]:
+    def listen(self) -> Iterator[tuple[int, str, str]]:
         """All that ranks printed since the last look: rank, stream, text."""
         ...
 
@@ -134,7 +134,7 @@ class Nodes(Protocol):
         """Names of modules that are worth telling of, with ``used``."""
         ...
 
-    def used(self, modules: Iterable[str]) -> None:
+    def note_used(self, modules: Iterable[str]) -> None:
         """Takes note of what a rank had imported in the end: later ones find it there."""
         ...
 

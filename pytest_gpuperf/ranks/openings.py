@@ -43,7 +43,7 @@ def differing(accounts: Mapping[int, Account]) -> Openings | None:
     Args:
         accounts: what the ranks told.
     """
-    opened = {rank: _opened(account) for rank, account in sorted(accounts.items()) if account.group_is_the_tests}
+    opened = {rank: _list_opened(account) for rank, account in sorted(accounts.items()) if account.group_is_the_tests}
     for groups in opened.values():
         for name, members in sorted(groups.items()):
             # Groups of other ranks may have the same name; a rank that is named here must have the same group.
@@ -53,7 +53,7 @@ def differing(accounts: Mapping[int, Account]) -> Openings | None:
     return None
 
 
-def _opened(account: Account) -> dict[str, tuple[int, ...]]:
+def _list_opened(account: Account) -> dict[str, tuple[int, ...]]:
     opening = () if account.opening is None else (account.opening,)
     return {**account.members, **dict(opening)}
 

@@ -147,7 +147,7 @@ def _reduce_tensor(torch: Any, tensor: Any) -> Any:
             f"a DTensor of shape {tuple(tensor.shape)} belongs to its process group and cannot leave the "
             "rank: return .to_local() or .full_tensor()"
         )
-    tensor = torch_internals.awaited(tensor)
+    tensor = torch_internals.wait_for_tensor(tensor)
     if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
         return tensor.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     plain = tensor.detach().cpu()
@@ -198,7 +198,7 @@ def _parameter(plain: Any, requires_grad: bool, flags: dict[str, Any]) -> Any:
     return parameter
 
 
-def named_submodules(code: CodeType, dependencies: Iterable[Any]) -> list[ModuleType]:
+def list_named_submodules(code: CodeType, dependencies: Iterable[Any]) -> list[ModuleType]:
     """The submodules of packages that a function's code names: of ``torch``, ``torch.distributed`` for example.
 
     Cloudpickle finds the same by a walk through all of ``sys.modules``, for every function that it pickles by value.
@@ -224,10 +224,10 @@ def named_submodules(code: CodeType, dependencies: Iterable[Any]) -> list[Module
 def submodules_looked_up() -> Iterator[None]:
     """Has cloudpickle look submodules up within the block; one that works otherwise is left alone."""
     finder = cloudpickle_internals.submodule_finder()
-    if finder is None or finder is named_submodules:  # that was another thread, which puts cloudpickle's back
+    if finder is None or finder is list_named_submodules:  # that was another thread, which puts cloudpickle's back
         yield
         return
-    cloudpickle_internals.replace_submodule_finder(named_submodules)
+    cloudpickle_internals.replace_submodule_finder(list_named_submodules)
     try:
         yield
     finally:

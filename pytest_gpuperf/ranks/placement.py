@@ -52,7 +52,7 @@ def deal(world_size: int, capacity: Capacity, *, nodes: int | None = None, per_n
     if per_node is not None:
         return _even(world_size, per_node, capacity)
     if not capacity.gpus and world_size > sum(capacity.slots):
-        return _shared(world_size, capacity.nodes)
+        return _share(world_size, capacity.nodes)
     counts: list[int] = []
     for slots in capacity.slots:
         if (left := world_size - sum(counts)) > 0:
@@ -78,6 +78,6 @@ def _even(world_size: int, per_node: int, capacity: Capacity) -> list[int]:
     return [per_node] * needed
 
 
-def _shared(world_size: int, nodes: int) -> list[int]:
+def _share(world_size: int, nodes: int) -> list[int]:
     least, more = divmod(world_size, nodes)
     return [count for node in range(nodes) if (count := least + (node < more))]

@@ -11,13 +11,13 @@ from typing import TypeVar
 
 from pytest_gpuperf.ranks.channel import EMPTY, Parcel
 from pytest_gpuperf.ranks.collectives import disagreement, say_ranks
-from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, undisturbed
+from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, is_undisturbed
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RankDied
-from pytest_gpuperf.ranks.inquiries import issued_by, noted_by
+from pytest_gpuperf.ranks.inquiries import collect_issued, collect_noted
 from pytest_gpuperf.ranks.messages import Account, Compare, OpenGroup, Raised, Run, Settle, Settled
 from pytest_gpuperf.ranks.node_ranks import NodeRanks, Nodes, Request
-from pytest_gpuperf.ranks.postmortem import PostMortem, World, happened, inquire_after, post_mortem
+from pytest_gpuperf.ranks.postmortem import PostMortem, World, has_failed, inquire_after, post_mortem
 from pytest_gpuperf.ranks.scene import Scene
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
 from pytest_gpuperf.ranks.stalemate import Hopeless, Vigil
@@ -100,7 +100,7 @@ class Pool:
             timeout: seconds that its collectives must bear with at least.
         """
         kept, self._kept = self._kept, False
-        if kept and timeout == self._timeout and self._unchanged():  # asked again: a rank may have died meanwhile
+        if kept and timeout == self._timeout and self._is_unchanged():  # asked again: a rank may have died meanwhile
             self._group = name
         if self._group == name:
             return
@@ -156,7 +156,7 @@ class Pool:
         if not self.alive:
             return []
         try:
-            self._kept = not rest and self._unchanged()
+            self._kept = not rest and self._is_unchanged()
             keep = self._kept or (self.spec.timed and not rest)  # all perf tests of a launch have one group
             if not keep:
                 self._group = None
@@ -172,14 +172,14 @@ class Pool:
         said: dict[str, list[int]] = {}
         for rank, answer in enumerate(answers):
             settled: Settled = pickle.loads(answer.stream)
-            self._starter.used(settled.modules)
+            self._starter.note_used(settled.modules)
             for text in settled.left:
                 said.setdefault(text, []).append(rank)
         if said:
             self.close()
         return [f"{say_ranks(ranks)}: {text}" for text, ranks in said.items()]
 
-    def _unchanged(self) -> bool:
+    def _is_unchanged(self) -> bool:
         # Where no base is kept, no rank would say so.
         if self._group is None or not self.spec.gpus or self.spec.timed:
             return False
@@ -247,14 +247,14 @@ class Pool:
         except BaseException as error:  # Ctrl-C: the ranks are somewhere in the middle
             told: PostMortem | None = None
             try:
-                told = self.failure = self._interrupted(error, found, world) if own else None
+                told = self.failure = self._inquire_at_interruption(error, found, world) if own else None
             finally:
                 self.kill()
             if told is not None and not isinstance(error, Exception):
                 raise error.with_traceback(None) from None  # where the wait stood is of no interest
             raise
         endings = [found[rank] for rank in range(self.spec.world_size)]
-        if happened(endings) or tallies_differ(endings):
+        if has_failed(endings) or tallies_differ(endings):
             self._fail(endings, world, stalemate)
         return [ending.payload for ending in endings if isinstance(ending, Answered)]
 
@@ -267,17 +267,19 @@ class Pool:
 
         return Vigil(ask, self._grace, timed=self.spec.timed)
 
-    def _interrupted(self, error: BaseException, found: dict[int, Ending], world: World) -> PostMortem | None:
+    def _inquire_at_interruption(
+        self, error: BaseException, found: dict[int, Ending], world: World
+    ) -> PostMortem | None:
         """Notes on what came from outside where each rank was; it costs some tenths of a second."""
         with contextlib.suppress(Exception):  # what came is raised in any case
             waiting = [rank for rank in range(world.size) if rank not in found]
-            found.update(self._collected(waiting, lambda node, ranks: node.give_up(ranks)))
+            found.update(self._collect(waiting, lambda node, ranks: node.give_up(ranks)))
             endings = [found[rank] for rank in range(world.size)]
             alive = [rank for rank, ending in enumerate(endings) if not isinstance(ending, Died)]
             accounts = self._accounts(alive, whole=True)
-            issued, groups = issued_by(accounts)
+            issued, groups = collect_issued(accounts)
             handling = {rank: accounts[rank].handling for rank in waiting if rank in accounts}
-            return post_mortem(endings, world, issued, groups, None, handling, noted_by(accounts), error)
+            return post_mortem(endings, world, issued, groups, None, handling, collect_noted(accounts), error)
         return None
 
     def _fail(self, endings: Sequence[Ending], world: World, stalemate: Hopeless | None) -> None:
@@ -285,17 +287,17 @@ class Pool:
         alive = [rank for rank, ending in enumerate(endings) if not isinstance(ending, Died)]
         parted = all(isinstance(ending, Answered) for ending in endings)  # happened says that they differ
         accounts = self._accounts(alive, whole=True) if parted or inquire_after(endings) else {}
-        issued, groups = issued_by(accounts)
+        issued, groups = collect_issued(accounts)
         handling = {rank: one.handling for rank, one in accounts.items() if isinstance(endings[rank], Stuck)}
-        noted = noted_by(accounts)
+        noted = collect_noted(accounts)
         unlike = first_unlike(noted)
         if parted and unlike is None and len(issued) == len(endings) and disagreement(issued, groups) is None:
             return  # gloo's own count has sends and receives in it, which need not be the same on all ranks
         own_groups = any(isinstance(ending, Answered) and ending.collectives < 0 for ending in endings)
-        if parted and unlike is None and not happened(endings) and (own_groups or len(issued) < len(endings)):
+        if parted and unlike is None and not has_failed(endings) and (own_groups or len(issued) < len(endings)):
             return  # a program that opens groups itself may end them as it likes; or what differs cannot be told
         self._group = None
-        if not undisturbed(endings):
+        if not is_undisturbed(endings):
             self._clean = False
         self.failure = failure = post_mortem(endings, world, issued, groups, stalemate, handling, noted)
         raised = [isinstance(ending, Raised) and ending.usable for ending in endings]
@@ -329,7 +331,7 @@ class Pool:
             if not all(isinstance(ending, Answered) for ending in endings.values()):
                 vigil = None  # the grace runs already
             until = deadline if vigil is None else min(deadline, vigil.due)
-            awaited = [one for node in self._nodes for one in node.awaited()]
+            awaited = [one for node in self._nodes for one in node.list_awaited()]
             ready = wait(awaited, timeout=self._patience(until))  # type: ignore[arg-type]
             self._listen()
             if not ready:
@@ -338,7 +340,7 @@ class Pool:
                     stalemate = vigil.look(waiting, list(endings))
                 if stalemate is None and now < deadline:
                     continue
-                endings.update(self._collected(waiting, lambda node, ranks: node.give_up(ranks)))
+                endings.update(self._collect(waiting, lambda node, ranks: node.give_up(ranks)))
                 break
             for node in self._nodes:
                 for rank, ending in node.news(ready).items():
@@ -350,9 +352,9 @@ class Pool:
         return stalemate
 
     def _accounts(self, ranks: Collection[int], *, whole: bool) -> dict[int, Account]:
-        return self._collected(ranks, lambda node, some: node.ask(some, whole=whole))
+        return self._collect(ranks, lambda node, some: node.ask(some, whole=whole))
 
-    def _collected(
+    def _collect(
         self, ranks: Collection[int], ask: Callable[[NodeRanks, Collection[int]], Callable[[], Mapping[int, _T]]]
     ) -> dict[int, _T]:
         """What nodes tell of ranks; all are asked before one is waited for."""
@@ -368,5 +370,5 @@ class Pool:
         if self._listener is None:
             return
         for node in self._nodes:
-            for rank, stream, text in node.heard():
+            for rank, stream, text in node.listen():
                 self._listener(rank, self.spec.title(rank), stream, text)

@@ -88,18 +88,18 @@ class Pools:
         if pool is not None:
             pool.kill()  # a rank may be held for the debugger
         try:
-            pool = self._started(spec, environ)
+            pool = self._start(spec, environ)
         except LaunchError:
             if not self._leaving:
                 raise
             self._see_off()  # they had the GPUs' memory, or a GPU that takes no second process
-            pool = self._started(spec, environ)
+            pool = self._start(spec, environ)
         self._pools[spec] = pool
         self._see_off()
         pool.open_group(group, timeout)
         return pool
 
-    def _started(self, spec: PoolSpec, environ: Mapping[str, str]) -> Pool:
+    def _start(self, spec: PoolSpec, environ: Mapping[str, str]) -> Pool:
         return Pool(
             self._nodes,
             spec,

@@ -21,13 +21,13 @@ from pytest_gpuperf.ranks.failures import (
     RemoteError,
     ResultError,
 )
-from pytest_gpuperf.ranks.handling import Handled, grouped, held_back, in_words, tracebacks_of
+from pytest_gpuperf.ranks.handling import Handled, find_cause, group_handled, in_words, tracebacks_of
 from pytest_gpuperf.ranks.messages import Raised, Withdrawal
 from pytest_gpuperf.ranks.spec import rank_name
 from pytest_gpuperf.ranks.stacks import frames, own_place, place, roll_call
 from pytest_gpuperf.ranks.stalemate import Hopeless
 from pytest_gpuperf.ranks.tracebacks import headline
-from pytest_gpuperf.ranks.unlike import Unlike, first_unlike, shared_groups
+from pytest_gpuperf.ranks.unlike import Unlike, first_unlike, list_shared_groups
 from pytest_gpuperf.ranks.unserved import Unserved
 
 _MISMATCHED = "mismatched collectives"
@@ -81,14 +81,14 @@ class PostMortem:
     """What a report shows beside the error and its notes: title, text."""
 
 
-def happened(endings: Sequence[Ending]) -> bool:
+def has_failed(endings: Sequence[Ending]) -> bool:
     """Whether the run failed, on any rank, or in that its ranks did not do the same."""
-    return not all(isinstance(ending, Answered) for ending in endings) or _mismatched(endings)
+    return not all(isinstance(ending, Answered) for ending in endings) or _is_mismatched(endings)
 
 
 def inquire_after(endings: Sequence[Ending]) -> bool:
     """Whether the ranks' collectives belong to the story: they tell nothing of a plain exception."""
-    return any(isinstance(ending, (Died, Stuck)) for ending in endings) or _mismatched(endings)
+    return any(isinstance(ending, (Died, Stuck)) for ending in endings) or _is_mismatched(endings)
 
 
 def post_mortem(
@@ -120,10 +120,10 @@ def post_mortem(
     unlike = first_unlike(noted or {})
     hopeless = stalemate if root is None else None
     handling = handling or {}
-    cause = held_back(handling, world.size) if root is None else None
+    cause = find_cause(handling, world.size) if root is None else None
     lead = "" if cause is None else in_words(*cause)
     error: BaseException
-    handles = [line for group in grouped(handling) if (line := in_words(*group)) != lead]
+    handles = [line for group in group_handled(handling) if (line := in_words(*group)) != lead]
     if interruption is not None:
         error = interruption
     elif hopeless is not None:
@@ -146,7 +146,7 @@ def post_mortem(
     elif unlike is not None:
         notes += [str(unlike), *unlike.places]
     if parted is not None or unlike is not None or any(isinstance(ending, Stuck) for ending in endings):
-        notes += shared_groups(noted or {})
+        notes += list_shared_groups(noted or {})
     if not isinstance(error, RanksSkipped):
         notes += [*world.nodes, *cures(endings)]
     for note in notes:
@@ -242,13 +242,13 @@ def _timeout(endings: Sequence[Ending], world: World, lead: str) -> RankTimeout:
     longer = "if it needs longer, set timeout=SECONDS in @pytest.mark.ranks, or in @on_ranks for an adopted class"
     cure = longer if world.own else "the stacks tell why"
     return RankTimeout(
-        f"{_led(lead)}{say_ranks(stuck)} of {world.size} ({world.backend}) did not return from {world.program} within "
-        f"{world.timeout:g} s{f'. {_CLEANUP}' if lead else f'; {cure}'}"
+        f"{_say_lead(lead)}{say_ranks(stuck)} of {world.size} ({world.backend}) did not return from {world.program} "
+        f"within {world.timeout:g} s{f'. {_CLEANUP}' if lead else f'; {cure}'}"
     )
 
 
 def _hopeless(hopeless: Hopeless, world: World, lead: str) -> RankError:
-    never = f"{_led(lead)}{world.program} on {world.size} ranks ({world.backend}) can never end: {hopeless}"
+    never = f"{_say_lead(lead)}{world.program} on {world.size} ranks ({world.backend}) can never end: {hopeless}"
     if isinstance(hopeless, Unserved):
         return RankTimeout(never)
     return CollectiveMismatch(f"{never}. {_CLEANUP if lead else hopeless.rule}")
@@ -261,18 +261,18 @@ def _so_far(endings: Sequence[Ending], root: int | None, world: World) -> list[s
     return [said, *first] if stuck else [f"all ranks had ended {world.program} when this came", *first]
 
 
-def _led(lead: str) -> str:
+def _say_lead(lead: str) -> str:
     return f"{lead}, and its cleanup has not returned: " if lead else ""
 
 
-def _mismatched(endings: Sequence[Ending]) -> bool:
+def _is_mismatched(endings: Sequence[Ending]) -> bool:
     # A collective that some ranks of a group issue and others do not is an error even where nobody waited for it.
     counts = {ending.collectives for ending in endings if isinstance(ending, Answered)}
     return all(isinstance(ending, Answered) for ending in endings) and len(counts) > 1 and min(counts) >= 0
 
 
 def _mismatch(endings: Sequence[Ending], world: World) -> CollectiveMismatch:
-    if not _mismatched(endings):
+    if not _is_mismatched(endings):
         return CollectiveMismatch(
             f"all ranks returned from {world.program} ({world.backend}), but not from the same collectives. Every rank "
             "of a group must issue each of its collectives"
@@ -303,14 +303,14 @@ def _others(endings: Sequence[Ending], root: int | None, *, interrupted: bool) -
             too[rank] = _difference(ending, first)
         else:
             same.setdefault(_say(ending), []).append(rank)
-    said = _raised_too(too) + [f"{say_ranks(ranks)} {what}" for what, ranks in same.items()]
+    said = _list_raised_too(too) + [f"{say_ranks(ranks)} {what}" for what, ranks in same.items()]
     stuck = {rank: ending.stacks for rank, ending in enumerate(endings) if isinstance(ending, Stuck)}
     if stuck and root is not None and not interrupted:
         said.append(f"{say_ranks(list(stuck))} had not returned when killed:")
     return said + roll_call(stuck)
 
 
-def _raised_too(differences: Mapping[int, str]) -> list[str]:
+def _list_raised_too(differences: Mapping[int, str]) -> list[str]:
     if not differences:
         return []
     others = [one for one in dict.fromkeys(differences.values()) if one]

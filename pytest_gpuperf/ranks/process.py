@@ -58,7 +58,7 @@ class RankProcess:
     )
 
     @classmethod
-    def forked(cls, client: ForkserverClient, environ: Mapping[str, str]) -> RankProcess:
+    def fork(cls, client: ForkserverClient, environ: Mapping[str, str]) -> RankProcess:
         """A new one.
 
         Raises:
@@ -67,7 +67,7 @@ class RankProcess:
         """
         with contextlib.ExitStack() as failing, contextlib.ExitStack() as handed_over:
 
-            def connected() -> tuple[Channel, Channel]:
+            def connect() -> tuple[Channel, Channel]:
                 ours, theirs = Channel.pair()
                 failing.callback(ours.close)
                 handed_over.callback(theirs.close)
@@ -76,7 +76,7 @@ class RankProcess:
             def file() -> IO[bytes]:
                 return failing.enter_context(tempfile.TemporaryFile())
 
-            (ours, theirs), (asking, asked) = connected(), connected()
+            (ours, theirs), (asking, asked) = connect(), connect()
             stdout, stderr, dumps = file(), file(), file()
             for stream in (stdout, stderr):  # a rank may truncate them
                 fcntl.fcntl(stream, fcntl.F_SETFL, fcntl.fcntl(stream, fcntl.F_GETFL) | os.O_APPEND)
@@ -85,7 +85,7 @@ class RankProcess:
             failing.pop_all()
         return process
 
-    def printed(self, stream: str) -> Excerpt:
+    def read_printed(self, stream: str) -> Excerpt:
         """What is to be shown of what it printed on ``stdout`` or ``stderr`` since the last look."""
         fd, start, end = self._unseen(stream)
         if end - start <= HEAD + TAIL:
@@ -94,7 +94,7 @@ class RankProcess:
             front, back = os.pread(fd, HEAD, start), os.pread(fd, TAIL, end - TAIL)
         return Excerpt.cut(end - start, front, back)
 
-    def printed_whole(self, stream: str) -> Iterator[str]:
+    def read_printed_whole(self, stream: str) -> Iterator[str]:
         """All that it printed since the last look, in pieces; of half a character nothing until the rest is there."""
         fd, start, end = self._unseen(stream)
         while start < end and (data := os.pread(fd, min(_PIECE, end - start), start)):

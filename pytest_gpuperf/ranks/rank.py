@@ -126,18 +126,18 @@ class _Rank:
     def answer(self, request: Request, enclosed: Parcel) -> Letter:
         match request:
             case OpenGroup():
-                return self._guarded(request.run, lambda: self._open_group(request))
+                return self._guard(request.run, lambda: self._open_group(request))
             case Run():
-                return self._guarded(request.run, lambda: self._run(request, enclosed), request.debug, program=True)
+                return self._guard(request.run, lambda: self._run(request, enclosed), request.debug, program=True)
             case Compare():
-                return self._guarded(request.run, lambda: (Parcel(pickle.dumps(self._groups.unchanged())), 0))
+                return self._guard(request.run, lambda: (Parcel(pickle.dumps(self._groups.count_unchanged())), 0))
             case Settle():
-                return self._guarded(request.run, lambda: self._settle(request))
+                return self._guard(request.run, lambda: self._settle(request))
             case Debug():
-                return self._guarded(request.run, self._debug)
+                return self._guard(request.run, self._debug)
         raise TypeError(f"a rank was sent {request!r}, which no rank understands")
 
-    def _guarded(
+    def _guard(
         self, run: int, work: Callable[[], tuple[Parcel, int]], keep: bool = False, program: bool = False
     ) -> Letter:
         self._before = None
@@ -186,7 +186,7 @@ class _Rank:
         )
         self._informant.since = time.time_ns()
         self._before = self._groups.sequence_numbers()
-        before = _issued()
+        before = _count_issued()
         if self._calls is not None:
             self._calls.begin(Delays.of(request, self._start.rank))
         importable.begin(request.scene.files)
@@ -198,7 +198,7 @@ class _Rank:
                 self._calls.delay()
             result = entry(context, *args, **kwargs)
             self._synchronize()  # an error that the device meets later belongs to this run, not to the next
-            after = _issued()
+            after = _count_issued()
             with _unpicklable_named(result):
                 return payload.dumps(result), -1 if before is None or after is None else after - before
 
@@ -219,7 +219,7 @@ class _Rank:
         return self._start.backend == "gloo" or self._informant.silent()
 
     def _settle(self, request: Settle) -> tuple[Parcel, int]:
-        left = stays_behind(self._found) + self._modules.changed() + self._threads_raised
+        left = stays_behind(self._found) + self._modules.list_changes() + self._threads_raised
         self._groups.settle(keep=request.keep, rest=request.rest)
         settled = Settled(left, [name for name in request.modules if name in sys.modules])
         return Parcel(pickle.dumps(settled)), 0
@@ -260,7 +260,7 @@ class _Rank:
         return True
 
 
-def _issued() -> int | None:
+def _count_issued() -> int | None:
     # Collectives on the default group; not sends and receives, which need not be the same on all ranks.
     group = dist.group.WORLD
     return None if group is None else sequence_number(group)

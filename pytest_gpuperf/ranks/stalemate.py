@@ -23,8 +23,8 @@ from pytest_gpuperf.ranks.knots import Knot, in_vain
 from pytest_gpuperf.ranks.messages import Account
 from pytest_gpuperf.ranks.openings import Openings, differing
 from pytest_gpuperf.ranks.unlike import Unlike, first_unlike
-from pytest_gpuperf.ranks.unpaired import Unpaired, unpaired
-from pytest_gpuperf.ranks.unserved import Unserved, unserved
+from pytest_gpuperf.ranks.unpaired import Unpaired, find_unpaired
+from pytest_gpuperf.ranks.unserved import Unserved, find_unserved
 
 _MOST_SPARED = 4  # times the grace for which ranks are not asked again for what their recorders hold
 SHORTEST = 0.25  # seconds that a rank is watched at least, however short the grace is
@@ -241,7 +241,9 @@ class Vigil:
             whole = self._ask([*waiting, *returned], True)
             still = self._still(whole, returned, began)
             found = (
-                hopeless(whole, still, returned) or unpaired(whole, still, returned) or unserved(whole, still, waiting)
+                hopeless(whole, still, returned)
+                or find_unpaired(whole, still, returned)
+                or find_unserved(whole, still, waiting)
             )
             if found is not None:
                 return found

@@ -83,7 +83,7 @@ def first_unlike(calls: Mapping[int, Sequence[Collective]]) -> Unlike | None:
     for key, lists in by_group(calls).items():
         for number in range(max(map(len, lists.values()))):
             issued = {rank: own[number] for rank, own in lists.items() if number < len(own)}
-            found = _compared(issued, key)
+            found = _compare(issued, key)
             if found is not None:
                 return found
     return None
@@ -117,7 +117,7 @@ def where(one: Collective) -> str:
     return one.place + (f", in its thread {one.thread}" if one.thread else "")
 
 
-def shared_groups(calls: Mapping[int, Sequence[Collective]]) -> list[str]:
+def list_shared_groups(calls: Mapping[int, Sequence[Collective]]) -> list[str]:
     """The groups on which several threads of a rank issue: which of them comes first may differ from rank to rank."""
     said: dict[str, list[int]] = {}
     for (name, members), lists in by_group(calls).items():
@@ -133,10 +133,10 @@ def shared_groups(calls: Mapping[int, Sequence[Collective]]) -> list[str]:
     ]
 
 
-def _compared(issued: Mapping[int, Collective], key: Key) -> Unlike | None:
+def _compare(issued: Mapping[int, Collective], key: Key) -> Unlike | None:
     difference = _difference(list(issued.values()))
     if difference:
-        said = [f"{say_ranks(ranks)} passed {what}" for what, ranks in _ranks_by(_shown(issued, difference))]
+        said = [f"{say_ranks(ranks)} passed {what}" for what, ranks in _ranks_by(_show(issued, difference))]
         return Unlike(issued, "; ".join(said), _SAME[difference])
     members = key[1]
     moving = {rank: one for rank, one in issued.items() if one.sends or one.receives}  # the others' calls were refused
@@ -162,7 +162,7 @@ def _difference(issued: Sequence[Collective]) -> str:
     return ""
 
 
-def _shown(issued: Mapping[int, Collective], difference: str) -> Iterable[tuple[int, str]]:
+def _show(issued: Mapping[int, Collective], difference: str) -> Iterable[tuple[int, str]]:
     for rank, one in issued.items():
         match difference:
             case "operation":

@@ -49,7 +49,9 @@ def _wait(ranks: list[int]) -> str:
     return f"{say_ranks(ranks)} {'waits' if len(ranks) == 1 else 'wait'}"
 
 
-def unpaired(accounts: Mapping[int, Account], still: Collection[int], returned: Collection[int]) -> Unpaired | None:
+def find_unpaired(
+    accounts: Mapping[int, Account], still: Collection[int], returned: Collection[int]
+) -> Unpaired | None:
     """Return the ranks whose messages can never pass; None if there is none, or no proof of one.
 
     Args:

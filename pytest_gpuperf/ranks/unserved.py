@@ -33,7 +33,7 @@ class Unserved:
         )
 
 
-def unserved(accounts: Mapping[int, Account], still: Collection[int], waiting: Collection[int]) -> Unserved | None:
+def find_unserved(accounts: Mapping[int, Account], still: Collection[int], waiting: Collection[int]) -> Unserved | None:
     """Return the stores that can never be reached; None if there is none, or if one may still be opened.
 
     Args:

@@ -43,14 +43,14 @@ def format_share(share: Share, better: Better, unit: str, value: float, of: str 
     return f"{format_change(share.change, better, unit, value)} ({between})"
 
 
-def stored_change(verdict: Verdict) -> float | None:
+def compute_stored_change(verdict: Verdict) -> float | None:
     """Return by how much a figure differs from its baseline, or from the other code if it has none."""
     return verdict.code.change if verdict.baseline is None and verdict.code is not None else verdict.change
 
 
-def shown_change(verdict: Verdict) -> str:
+def show_change(verdict: Verdict) -> str:
     """Return that change for a column; empty if there is none."""
-    change, metric = stored_change(verdict), verdict.metric
+    change, metric = compute_stored_change(verdict), verdict.metric
     return "" if change is None else format_change(change, metric.better, metric.unit, metric.value)
 
 

@@ -47,7 +47,7 @@ class Commands:
         gpus = f" --gpus {self.gpus}" if self.gpus else ""
         delays = "" if self.delays is None else f" --delay-ranks={self.delays}"
         smoke = " --smoke" if self.smoke else ""
-        return f"pytest {self._selected(identity, path)}{self._nodes}{gpus}{delays}{smoke}"
+        return f"pytest {self._quote_selection(identity, path)}{self._nodes}{gpus}{delays}{smoke}"
 
     def record(self, identity: str, *more: str, mode: str = "") -> str:
         """The command that records a baseline for the test on this machine.
@@ -58,7 +58,7 @@ class Commands:
             mode: of the update; the default one if not given.
         """
         update = f"--update-baselines={mode}" if mode else "--update-baselines"
-        return self._recording(self._selected(identity), update, *more)
+        return self._recording(self._quote_selection(identity), update, *more)
 
     def record_all(self, identities: Iterable[str]) -> str:
         """The command that records the baselines of several tests on this machine.
@@ -69,10 +69,10 @@ class Commands:
         files = sorted({identity.partition("::")[0] for identity in identities})
         if len(files) > _MOST_FILES:
             files = [os.path.commonpath([os.path.dirname(file) for file in files]) or "."]
-        return self._recording(f"{' '.join(map(self._selected, files))} -m perf", "--update-baselines")
+        return self._recording(f"{' '.join(map(self._quote_selection, files))} -m perf", "--update-baselines")
 
     def _recording(self, selected: str, *options: str) -> str:
-        folder = [f"--baselines {_quoted(self.baselines)}"] if self.baselines else []
+        folder = [f"--baselines {_quote(self.baselines)}"] if self.baselines else []
         given = " ".join([*options, *folder])
         return f'pytest {selected}{self._nodes} --gpus {self.gpus} {given} --reason "why"'
 
@@ -85,7 +85,7 @@ class Commands:
             identity: its node id.
             good: the commit at which it was not slower.
         """
-        build = f" --against-build={_quoted(self.build)}" if self.build else ""
+        build = f" --against-build={_quote(self.build)}" if self.build else ""
         finds = self.bisects and not _NEWEST.fullmatch(good)
         return f"{self.run(identity)} --bisect={shlex.quote(good)}{build}" if finds else ""
 
@@ -93,13 +93,13 @@ class Commands:
     def _nodes(self) -> str:
         return f" {self.nodes}" if self.nodes else ""
 
-    def _selected(self, identity: str, path: Path | None = None) -> str:
+    def _quote_selection(self, identity: str, path: Path | None = None) -> str:
         file, separator, name = identity.partition("::")
         if file:
             path = self.root / file
-        return _quoted(identity if path is None else os.path.relpath(path, self.directory) + separator + name)
+        return _quote(identity if path is None else os.path.relpath(path, self.directory) + separator + name)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     # A shell looks for more in double quotes than their end.
     return shlex.quote(text) if any(character in text for character in '"$`\\!') else f'"{text}"'

@@ -24,7 +24,7 @@ def comparison_lines(compared: Compared, first: str, second: str) -> list[str]:
         f"second: {second}",
         "",
         *_table(compared.pairs),
-        _counted(compared),
+        _say_count(compared),
         *[f"not alike: {cut(pair.test)}: {pair.unlike}" for pair in compared.pairs if pair.unlike],
         *[f"another body in the second: {cut(test)}" for test in compared.other_bodies],
         *_launch_lines(compared),
@@ -66,7 +66,7 @@ def _both(told: list[str]) -> str:
     return ", ".join(one for one in told if one)
 
 
-def _counted(compared: Compared) -> str:
+def _say_count(compared: Compared) -> str:
     alone = [
         sum(pair.second is None for pair in compared.pairs),
         sum(pair.first is None for pair in compared.pairs),

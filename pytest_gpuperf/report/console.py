@@ -50,7 +50,7 @@ class Console:
 
     def print_line(self, text: str) -> None:
         """Prints a line of the plugin's own, past pytest's capture; xdist's workers have no terminal."""
-        with self._uncaptured():
+        with self._uncapture():
             reporter = self._config.pluginmanager.get_plugin("terminalreporter")
             if reporter is not None:
                 reporter.ensure_newline()
@@ -69,7 +69,7 @@ class Console:
 
     def show(self, text: str) -> None:
         """Shows a text behind what pytest has written, until ``wipe``; it must fit into ``room``."""
-        with self._uncaptured():
+        with self._uncapture():
             print(f"{_SAVE}{_encodable(text)}", end="", flush=True)
             self._shown = True
 
@@ -81,7 +81,7 @@ class Console:
 
     def ask(self, text: str) -> str:
         """Prints a text and returns the line that the user types; empty at the end of the input."""
-        with self._uncaptured():
+        with self._uncapture():
             try:
                 return input(_encodable(text)) + "\n"
             except EOFError:
@@ -89,11 +89,11 @@ class Console:
 
     def say(self, text: str) -> None:
         """Prints a text past pytest's capture."""
-        with self._uncaptured():
+        with self._uncapture():
             print(_encodable(text), flush=True)
 
     @contextmanager
-    def _uncaptured(self) -> Iterator[None]:
+    def _uncapture(self) -> Iterator[None]:
         capture = self._config.pluginmanager.get_plugin("capturemanager")
         if capture is None:
             self.wipe()

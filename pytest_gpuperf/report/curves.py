@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuperf.figures.sweep import Sweep
 from pytest_gpuperf.report.forms import CurveForm
-from pytest_gpuperf.report.properties import carried, carrying
+from pytest_gpuperf.report.properties import carrying, read_carried
 from pytest_gpuperf.report.table import Line
 from pytest_gpuperf.report.units import format_bytes, format_count, format_value
 
@@ -53,7 +53,7 @@ def curve_properties(test: str, sweeps: Iterable[Sweep]) -> list[tuple[str, str]
 
 def curves_of(report: pytest.TestReport) -> list[Mapping[str, Any]]:
     """The curves that a report carries."""
-    return carried(report, CURVES_PROPERTY, CurveForm)
+    return read_carried(report, CURVES_PROPERTY, CurveForm)
 
 
 def curve_in_words(told: Mapping[str, Any], *, ascii_only: bool = False) -> str:

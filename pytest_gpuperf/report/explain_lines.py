@@ -16,13 +16,13 @@ def explanation_in_words(verdict: Verdict) -> str:
     if told is None:
         return ""
     untried = "".join(f"; not tried: {name}, because {why}" for name, why in told.untried.items())
-    return f"{_found(told, verdict)}{untried}"
+    return f"{_say_finding(told, verdict)}{untried}"
 
 
-def _found(told: Explanation, verdict: Verdict) -> str:
+def _say_finding(told: Explanation, verdict: Verdict) -> str:
     unit, causes = verdict.metric.unit, _causes(told.undone)
     value = "" if told.value is None else format_value(told.value, unit)
-    undone = f"{_undone(told.undone)} {value}"
+    undone = f"{_say_undone(told.undone)} {value}"
     center = None if verdict.baseline is None else verdict.baseline.center
     of_record = f"recorded {format_value(center, unit)}" if center else ""
     near = told.value is not None and center is not None and abs(told.value / center - 1) <= _NEAR
@@ -58,7 +58,7 @@ def _causes(undone: Mapping[str, tuple[str, str]]) -> str:
     return " and ".join(f"{name}={now}" if now else f"{name} not set" for name, (_, now) in undone.items())
 
 
-def _undone(undone: Mapping[str, tuple[str, str]]) -> str:
+def _say_undone(undone: Mapping[str, tuple[str, str]]) -> str:
     if any(then for then, _ in undone.values()):
         return f"with {' and '.join(f'{n}={then}' if then else f'{n} not set' for n, (then, _) in undone.items())}"
     return "without it" if len(undone) == 1 else "without them"

@@ -13,7 +13,7 @@ from pytest_gpuperf.report.curves import curves_of
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.profiles import profiles_of
-from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
+from pytest_gpuperf.report.properties import has_failed_by_itself, is_final, read_unchecked, verdicts_of
 from pytest_gpuperf.report.searches import searches_of
 from pytest_gpuperf.report.undecided_lines import is_unraced
 from pytest_gpuperf.traces.profile import Profile
@@ -101,7 +101,7 @@ class Findings:
             self.verdicts += verdicts
             self.places.update((verdict.test, _place(report)) for verdict in verdicts)
         if report.when == "call":
-            self.unchecked += [(report.nodeid, name) for name in unchecked_of(report)]
+            self.unchecked += [(report.nodeid, name) for name in read_unchecked(report)]
             self.curves += curves_of(report)
             self.matrices += matrices_of(report)
             self.profiles += profiles_of(report)
@@ -112,7 +112,7 @@ class Findings:
             # A failed teardown is the test's outcome, a skip in it is none.
             worst = self._outcomes.get(report.nodeid)
             self._outcomes[report.nodeid] = "failed" if worst == "failed" else report.outcome
-        if failed_by_itself(report, failing=any(verdict.fails for verdict in verdicts or [])):
+        if has_failed_by_itself(report, failing=any(verdict.fails for verdict in verdicts or [])):
             self.failures.append(Failure(report.nodeid, report.when, _message(report), _place(report)))
         test = report.nodeid.partition("[")[0]
         # A test with verdicts ran, also where nothing could be decided.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuperf.report.change import stored_change
+from pytest_gpuperf.report.change import compute_stored_change
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -52,13 +52,13 @@ def by_test(verdicts: Iterable[Verdict]) -> list[TestFigures]:
 def _figures(test: str, verdicts: Sequence[Verdict]) -> TestFigures:
     worst = min(verdict.outcome.severity for verdict in verdicts)
     candidates = [verdict for verdict in verdicts if verdict.outcome.severity == worst]
-    headline = min(candidates, key=_unasked)
+    headline = min(candidates, key=_rank_unasked)
     return TestFigures(test, headline, tuple(verdict for verdict in verdicts if verdict is not headline))
 
 
-def _unasked(verdict: Verdict) -> tuple[float, bool, bool, int]:
+def _rank_unasked(verdict: Verdict) -> tuple[float, bool, bool, int]:
     """The lower, the sooner a person asks for it: the largest loss, a speedup, a share of a limit."""
     metric = verdict.metric
-    loss = min(stored_change(verdict) or 0.0, 0.0) if verdict.outcome.effect is not Outcome.SAME.effect else 0.0
+    loss = min(compute_stored_change(verdict) or 0.0, 0.0) if verdict.outcome.effect is not Outcome.SAME.effect else 0.0
     unit = _BY_UNIT.index(metric.unit) if metric.unit in _BY_UNIT else len(_BY_UNIT)
     return loss, verdict.metric_name != "speedup", metric.limit is None, unit

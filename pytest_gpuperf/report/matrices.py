@@ -10,7 +10,7 @@ import pytest
 from pytest_gpuperf.baselines.plain import plain
 from pytest_gpuperf.figures.matrix import Matrix
 from pytest_gpuperf.report.forms import MatrixForm
-from pytest_gpuperf.report.properties import carried, carrying
+from pytest_gpuperf.report.properties import carrying, read_carried
 from pytest_gpuperf.report.table import Line
 from pytest_gpuperf.report.units import format_count, format_percent, format_value, scale_of
 
@@ -28,7 +28,7 @@ def matrix_properties(test: str, matrices: Mapping[str, Matrix]) -> list[tuple[s
 
 def matrices_of(report: pytest.TestReport) -> list[Mapping[str, Any]]:
     """Return the matrices that a report carries."""
-    return carried(report, MATRICES_PROPERTY, MatrixForm)
+    return read_carried(report, MATRICES_PROPERTY, MatrixForm)
 
 
 def matrix(carried_one: Mapping[str, Any]) -> Matrix:

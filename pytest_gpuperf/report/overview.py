@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from pytest_gpuperf.report.change import shown_change, stored_change
+from pytest_gpuperf.report.change import compute_stored_change, show_change
 from pytest_gpuperf.report.curves import curve_in_words
 from pytest_gpuperf.report.headline import TestFigures, by_test
-from pytest_gpuperf.report.table import Line, colour_of, counted, shortened
+from pytest_gpuperf.report.table import Line, colour_of, count_lines, shorten
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 from pytest_gpuperf.report.verdict_line import VerdictCommands, details, what_happened
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome, Reason
@@ -51,7 +51,7 @@ class Overview:
             return []
         judged = [test for test in self.tests if test.outcome is not Outcome.UNJUDGED]
         odd = [test for test in judged if _is_odd(test.headline)]
-        odd.sort(key=lambda test: (test.outcome.severity, stored_change(test.headline) or 0.0))
+        odd.sort(key=lambda test: (test.outcome.severity, compute_stored_change(test.headline) or 0.0))
         rest = [test for test in judged if not _is_odd(test.headline)]
         shown = [test for test in rest if test.outcome is Outcome.MISSING or len(rest) <= LINES]
         counts = [test for test in rest if test not in shown]
@@ -61,8 +61,8 @@ class Overview:
             *self._odd(odd),
             *self._by_file(shown),
             *_counts(counts),
-            *self._unjudged(),
-            Line(counted(self.verdicts)),
+            *self._unjudged_lines(),
+            Line(count_lines(self.verdicts)),
         ]
 
     def _row(self, cells: Sequence[str], indent: int) -> str:
@@ -106,9 +106,9 @@ class Overview:
             return [Line(before + test.name + after, colour)]
         below = [Line(f"    {curves[-1]}", colour)] if curves else []
         room = max(_LEAST_ROOM, self.width - len(before) - (0 if below else len(after)))
-        return [Line(before + shortened(test.name, room) + ("" if below else after), colour), *below]
+        return [Line(before + shorten(test.name, room) + ("" if below else after), colour), *below]
 
-    def _unjudged(self) -> list[Line]:
+    def _unjudged_lines(self) -> list[Line]:
         lines = []
         for test in self.tests:
             shown = [one for one in (test.headline, *test.others) if one.outcome is Outcome.UNJUDGED]
@@ -118,7 +118,7 @@ class Overview:
                     len(test.test),
                 )
                 room = len(test.test) if self.width is None else max(_LEAST_ROOM, self.width - len(figures) - 4)
-                lines.append(Line(f"  {shortened(test.test, room)}: {figures}"))
+                lines.append(Line(f"  {shorten(test.test, room)}: {figures}"))
         if not lines:
             return []
         if len(lines) > LINES:
@@ -149,7 +149,7 @@ def _cells(verdict: Verdict) -> tuple[str, ...]:
     metric = verdict.metric
     return (
         verdict.outcome.value,
-        shown_change(verdict),
+        show_change(verdict),
         format_value(metric.value, metric.unit),
         "" if metric.share_of_limit is None else format_percent(metric.share_of_limit),
     )
@@ -172,4 +172,4 @@ def smoke_lines(verdicts: Sequence[Verdict]) -> list[Line]:
     broken = {verdict.test for verdict in verdicts if verdict.outcome.effect is Effect.FAILS}
     tried, figures = format_count(len(tests), "perf test"), format_count(len(verdicts), "metric")
     lines = [Line(f"{tried} ran and handed over {figures}; --smoke judges none")]
-    return lines if not broken else [*lines, Line(counted(verdicts))]
+    return lines if not broken else [*lines, Line(count_lines(verdicts))]

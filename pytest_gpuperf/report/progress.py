@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.table import shortened
+from pytest_gpuperf.report.table import shorten
 
 _MIN_ROOM = 20  # columns; with fewer left on pytest's own line, nothing is shown
 
@@ -106,7 +106,7 @@ class Progress:
         before = f" measuring ({', '.join(parts)}) "
         room = self._console.room()
         if room >= len(before) + _MIN_ROOM:
-            self._console.show(before + shortened(one_line(now.test), room - len(before)))
+            self._console.show(before + shorten(one_line(now.test), room - len(before)))
 
 
 def _duration(seconds: float) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuperf.baselines.plain import mismatch, plain, read
 from pytest_gpuperf.ranks.postmortem import PostMortem
-from pytest_gpuperf.report.change import shown_change
+from pytest_gpuperf.report.change import show_change
 from pytest_gpuperf.report.forms import Form, require
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -63,7 +63,7 @@ def carrying(name: str, values: Sequence[Mapping[str, Any]]) -> list[tuple[str, 
     return [(name, json.dumps(list(values)))] if values else []
 
 
-def carried(report: pytest.TestReport, name: str, form: Form) -> list[Mapping[str, Any]]:
+def read_carried(report: pytest.TestReport, name: str, form: Form) -> list[Mapping[str, Any]]:
     """Return the values that a report carries under this name.
 
     Raises:
@@ -88,7 +88,7 @@ def unchecked_properties(names: Sequence[str]) -> list[tuple[str, str]]:
     return [(UNCHECKED_PROPERTY, json.dumps(list(names)))] if names else []
 
 
-def unchecked_of(report: pytest.TestReport) -> list[str]:
+def read_unchecked(report: pytest.TestReport) -> list[str]:
     """The metrics with a baseline that a test did not check."""
     carried = [value for name, value in report.user_properties if name == UNCHECKED_PROPERTY]
     return [str(name) for value in carried for name in _list_of(value)]
@@ -99,7 +99,7 @@ def fresh_launch_properties(nodeid: str, when: str) -> list[tuple[str, str]]:
     return [(FRESH_LAUNCH_PROPERTY, f"{nodeid}, {when}")]
 
 
-def failed_by_itself(report: pytest.TestReport, *, failing: bool) -> bool:
+def has_failed_by_itself(report: pytest.TestReport, *, failing: bool) -> bool:
     """Whether a test failed for another reason than its verdicts.
 
     Args:
@@ -126,7 +126,7 @@ def _plain(verdict: Verdict) -> list[tuple[str, str]]:
     ]
     if verdict.baseline is not None:
         figures.append((f"{prefix}.baseline", _number(verdict.baseline.center)))
-    if change := shown_change(verdict):
+    if change := show_change(verdict):
         figures.append((f"{prefix}.change", change))
     return figures
 

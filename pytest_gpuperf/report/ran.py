@@ -58,17 +58,17 @@ class RanTests:
             return
         file, line, _ = report.location
         before = self._ran.get(report.nodeid, Ran(report.nodeid, "passed", file=file, line=(line or -1) + 1))
-        ran = replace(before, seconds=before.seconds + report.duration, properties=_told(report))
+        ran = replace(before, seconds=before.seconds + report.duration, properties=_read_own_properties(report))
         if report.failed and before.outcome != "failed":
             ran = replace(ran, outcome="failed", reason=_first_line(report))
             if sum(bool(one.text) for one in self._ran.values()) < TEXTS:
-                ran = replace(ran, text=_shortened(report.longreprtext), sections=_sections(report.sections))
+                ran = replace(ran, text=_shorten(report.longreprtext), sections=_sections(report.sections))
         elif report.skipped and before.outcome == "passed":
             ran = replace(ran, outcome="skipped", reason=_why_skipped(report))
         self._ran[report.nodeid] = ran
 
 
-def _told(report: pytest.TestReport) -> dict[str, int | float | str]:
+def _read_own_properties(report: pytest.TestReport) -> dict[str, int | float | str]:
     """Return what the test itself recorded; names of this plugin's own properties begin with its name."""
     return {
         name: value
@@ -90,10 +90,10 @@ def _why_skipped(report: pytest.TestReport) -> str:
 
 
 def _sections(sections: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    return tuple((title, _shortened(text)) for title, text in sections)
+    return tuple((title, _shorten(text)) for title, text in sections)
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     if len(text) <= TEXT_CHARACTERS:
         return text
     half = TEXT_CHARACTERS // 2

@@ -21,7 +21,7 @@ def gone_lines(tests: Sequence[str], where: str) -> list[str]:
     return [f"the baselines contain {what}: {', '.join(tests)}: {cure}"]
 
 
-def renamed_lines(places: Mapping[str, Mapping[str, str]]) -> list[str]:
+def renaming_lines(places: Mapping[str, Mapping[str, str]]) -> list[str]:
     """What was renamed, and what it takes to be judged again.
 
     Args:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.baselines import json_files, results
-from pytest_gpuperf.baselines.json_text import rounded, text_of
+from pytest_gpuperf.baselines.json_text import round_floats, text_of
 from pytest_gpuperf.baselines.match import Scalar
-from pytest_gpuperf.baselines.merge import joined
+from pytest_gpuperf.baselines.merge import join
 from pytest_gpuperf.baselines.plain import FieldError, plain, read
 from pytest_gpuperf.baselines.results import AGAIN, SCHEMA, ResultsError, ResultsForm
 from pytest_gpuperf.baselines.schema import Baselines
@@ -22,7 +22,7 @@ from pytest_gpuperf.report.curves import curves_of
 from pytest_gpuperf.report.forms import CurveForm, MatrixForm, SearchForm, SummaryForm, require
 from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.profiles import profiles_of
-from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
+from pytest_gpuperf.report.properties import has_failed_by_itself, is_final, read_unchecked, verdicts_of
 from pytest_gpuperf.report.ran import Ran, RanTests
 from pytest_gpuperf.report.searches import searches_of
 from pytest_gpuperf.report.units import format_count
@@ -117,7 +117,7 @@ def write(path: Path, results: Results) -> None:
         summary=results.summary,
         features=results.features,
     )
-    json_files.replace(path, text_of(rounded(plain(form))))
+    json_files.replace(path, text_of(round_floats(plain(form))))
 
 
 def load(path: Path) -> Results:
@@ -215,7 +215,7 @@ class ResultsFile:
                 self._leave(measured)
 
     def _take(self, report: pytest.TestReport) -> None:
-        self._unchecked += [Unchecked(report.nodeid, name) for name in unchecked_of(report)]
+        self._unchecked += [Unchecked(report.nodeid, name) for name in read_unchecked(report)]
         self._curves += curves_of(report)
         self._matrices += matrices_of(report)
         self._profiles += profiles_of(report)
@@ -227,7 +227,7 @@ class ResultsFile:
                 measured.append(Baselines.from_json(json.loads(str(value)), self._path or "results", self._key))
         self._verdicts += verdicts
         # A test fails by its verdicts, or by itself: in a fresh launch, or since it passed and should not.
-        if failed_by_itself(report, failing=any(verdict.fails for verdict in verdicts)):
+        if has_failed_by_itself(report, failing=any(verdict.fails for verdict in verdicts)):
             self._leave(measured)
         else:
             self._passing[report.nodeid] = measured
@@ -240,9 +240,9 @@ class ResultsFile:
         """Takes what a feature adds to the results, in values that JSON has."""
         self._features[feature] = found
 
-    def gathered(self) -> tuple[Results, dict[str, str]]:
+    def gather(self) -> tuple[Results, dict[str, str]]:
         """Return the results so far, and why the figures of some tests are not among them, by test."""
-        candidate, unfit = joined(self._candidates)
+        candidate, unfit = join(self._candidates)
         results = Results(
             candidate,
             tuple(self._verdicts),
@@ -263,7 +263,7 @@ class ResultsFile:
         """Writes the file, if one is asked for, also of a run that was interrupted; whether that worked."""
         if self._path is None:
             return True
-        results, unfit = self.gathered()
+        results, unfit = self.gather()
         self._lines += [f"metrics of {test} left out of the results: {why}" for test, why in sorted(unfit.items())]
         try:
             write(self._path, results)

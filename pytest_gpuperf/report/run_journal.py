@@ -150,21 +150,21 @@ class RunJournal:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                self._stream = files.locked(self._path, flags)
+                self._stream = files.lock(self._path, flags)
             except BlockingIOError:
-                raise pytest.UsageError(_taken(self._results)) from None
+                raise pytest.UsageError(_say_taken(self._results)) from None
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
-                self._stream = FileIO(files.opened(self._path, flags), "r+b")
+                self._stream = FileIO(files.open_regular(self._path, flags), "r+b")
             self._stream.truncate(0)
         except OSError as error:
             self._problem = error
-        self._write(_encoded({"head": plain(self._head)}))
+        self._write(_encode({"head": plain(self._head)}))
 
     def pytest_runtest_logstart(self, nodeid: str, location: Location) -> None:
         """Keeps which test runs."""
-        self._write(_encoded({"start": nodeid, "location": list(location)}))
+        self._write(_encode({"start": nodeid, "location": list(location)}))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keeps one phase of a test."""
@@ -203,7 +203,7 @@ class RunJournal:
             self._problem = error
 
 
-def told(path: Path) -> Told:
+def read_journal(path: Path) -> Told:
     """Reads a journal; a last line that a kill has cut is left out.
 
     Raises:
@@ -248,7 +248,7 @@ class _Tests:
 
 
 def _head(path: Path) -> Head:
-    with FileIO(files.opened(path, os.O_RDONLY, follow=True), "rb") as raw, BufferedReader(raw) as stream:
+    with FileIO(files.open_regular(path, os.O_RDONLY, follow=True), "rb") as raw, BufferedReader(raw) as stream:
         line = stream.readline(MOST_LINE_BYTES)
     if not line.endswith(b"\n"):
         raise ValueError(f"a first line without an end within {MOST_LINE_BYTES} bytes")
@@ -258,7 +258,7 @@ def _head(path: Path) -> Head:
 
 def _lines(path: Path, size: int, tests: _Tests) -> Iterator[list[Mapping[str, Any]]]:
     """The reports of one test after another, in the order in which they ended."""
-    with FileIO(files.opened(path, os.O_RDONLY, follow=True), "rb") as raw, BufferedReader(raw) as stream:
+    with FileIO(files.open_regular(path, os.O_RDONLY, follow=True), "rb") as raw, BufferedReader(raw) as stream:
         stream.readline(MOST_LINE_BYTES)  # the head
         while stream.tell() < size and (line := stream.readline(MOST_LINE_BYTES)):
             whole = line.endswith(b"\n")
@@ -274,26 +274,26 @@ def _unreadable(path: Path, error: Exception) -> RunJournalError:
     )
 
 
-def _taken(results: Path) -> str:
+def _say_taken(results: Path) -> str:
     return one_line(
         f"--gpuperf-json: got {str(results)!r}, which another run is writing, expected a file of this run alone: name "
         "another file, or wait until that run has ended, with all processes that its tests forked"
     )
 
 
-def _encoded(line: Mapping[str, Any]) -> bytes:
+def _encode(line: Mapping[str, Any]) -> bytes:
     return json.dumps(line, default=str).encode() + b"\n"
 
 
 def _report_line(report: Mapping[str, Any]) -> bytes:
     """The line of a report; of long output it keeps the beginning and the end."""
     sections = [(title, _cut(text)) for title, text in report.get("sections", ())]
-    line = _encoded({"report": {**report, "sections": sections}})
+    line = _encode({"report": {**report, "sections": sections}})
     if len(line) <= MOST_LINE_BYTES:
         return line
     note = f"this report was longer than {MOST_LINE_BYTES} bytes, so the journal left out its output and properties"
     less = {"sections": [("gpuperf", note)], "user_properties": [], "longrepr": _cut_failure(report.get("longrepr"))}
-    return _encoded({"report": {**report, **less}})
+    return _encode({"report": {**report, **less}})
 
 
 def _cut(text: str) -> str:

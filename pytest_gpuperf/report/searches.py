@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpuperf.figures.search import DoesNotFit, Search, Trial
 from pytest_gpuperf.report.forms import SearchForm
-from pytest_gpuperf.report.properties import carried, carrying
+from pytest_gpuperf.report.properties import carrying, read_carried
 from pytest_gpuperf.report.table import Line
 from pytest_gpuperf.report.units import format_bytes, format_count, format_percent, format_value
 
@@ -38,7 +38,7 @@ def search_properties(test: str, searches: Iterable[Search]) -> list[tuple[str, 
 
 def searches_of(report: pytest.TestReport) -> list[Mapping[str, Any]]:
     """Return the tables that a report carries."""
-    return carried(report, SEARCHES_PROPERTY, SearchForm)
+    return read_carried(report, SEARCHES_PROPERTY, SearchForm)
 
 
 def headline(table: Mapping[str, Any]) -> str:
@@ -75,13 +75,13 @@ def search_lines(tables: Sequence[Mapping[str, Any]]) -> list[Line]:
         lines.append(Line(f"{table['test']} {table['name']}: {headline(table)}{note}"))
         columns = list(zip(COLUMNS, *map(cells, ran), strict=True))
         columns[0] = (COLUMNS[0], *(f"{_FRONTIER if traded and row['frontier'] else ' '} {row['name']}" for row in ran))
-        padded = [_padded(column, left=index == 0) for index, column in enumerate(columns) if any(column[1:])]
+        padded = [_pad(column, left=index == 0) for index, column in enumerate(columns) if any(column[1:])]
         lines += [Line("  " + "  ".join(cells).rstrip()) for cells in zip(*padded, strict=True)]
         lines += [Line(f"    {row['name']}: {row['reason']}", "yellow") for row in rows if row["seconds"] is None]
     return lines
 
 
-def _padded(column: Sequence[str], *, left: bool) -> list[str]:
+def _pad(column: Sequence[str], *, left: bool) -> list[str]:
     width = max(map(len, column))
     return [cell.ljust(width) if left else cell.rjust(width) for cell in column]
 

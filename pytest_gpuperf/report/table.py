@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_gpuperf.report.change import shown_change, stored_change
+from pytest_gpuperf.report.change import compute_stored_change, show_change
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -28,9 +28,9 @@ class Line:
     colour: str = ""
 
 
-def ranked(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def rank_verdicts(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts worst first; of one outcome, the largest loss first."""
-    return sorted(verdicts, key=lambda verdict: (verdict.outcome.severity, stored_change(verdict) or 0.0))
+    return sorted(verdicts, key=lambda verdict: (verdict.outcome.severity, compute_stored_change(verdict) or 0.0))
 
 
 def cells(verdict: Verdict) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ def cells(verdict: Verdict) -> tuple[str, ...]:
         verdict.outcome.value,
         format_value(metric.value, metric.unit),
         "" if old is None else format_value(old, metric.unit if baseline is None else baseline.unit),
-        shown_change(verdict),
+        show_change(verdict),
         "" if baseline is None else format_percent(baseline.sigma_b),
         "" if metric.share_of_limit is None else format_percent(metric.share_of_limit),
     )
@@ -52,7 +52,7 @@ def colour_of(verdict: Verdict) -> str:
     return _OF_PASSES.get(verdict.outcome, _COLOURS[verdict.effect])
 
 
-def counted(verdicts: Sequence[Verdict]) -> str:
+def count_lines(verdicts: Sequence[Verdict]) -> str:
     """How many figures came to which outcome, worst first, and on which machine."""
     counts = Counter(verdict.outcome for verdict in verdicts)
     total = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
@@ -67,10 +67,10 @@ def verdict_table(verdicts: Sequence[Verdict], *, width: int | None = None) -> l
         verdicts: In any order.
         width: Characters of a line, for which the ids of tests are shortened; None for no limit.
     """
-    return [*_rows(ranked(verdicts), width), Line(counted(verdicts))] if verdicts else []
+    return [*_rows(rank_verdicts(verdicts), width), Line(count_lines(verdicts))] if verdicts else []
 
 
-def expected_lines(verdicts: Sequence[Verdict]) -> list[Line]:
+def expectation_lines(verdicts: Sequence[Verdict]) -> list[Line]:
     """Why regressions passed, and the expectations that nothing needs any more."""
     lines = []
     for verdict in verdicts:
@@ -112,7 +112,7 @@ def skip_lines(skips: Counter[tuple[str, str]], *, fold: bool = False) -> list[L
     return lines
 
 
-def shortened(text: str, room: int) -> str:
+def shorten(text: str, room: int) -> str:
     """The text with its middle left out where it is longer than the room; both ends tell tests apart."""
     if len(text) <= room:
         return text
@@ -131,5 +131,5 @@ def _rows(verdicts: Sequence[Verdict], width: int | None) -> list[Line]:
     for verdict, before in zip(verdicts, rows, strict=True):
         after = f" {verdict.metric_name}"
         room = len(verdict.test) if width is None else max(_LEAST_ROOM, width - len(before) - len(after))
-        lines.append(Line(before + shortened(verdict.test, room) + after, colour_of(verdict)))
+        lines.append(Line(before + shorten(verdict.test, room) + after, colour_of(verdict)))
     return lines

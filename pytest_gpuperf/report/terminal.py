@@ -18,7 +18,7 @@ from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.overview import Overview, smoke_lines
 from pytest_gpuperf.report.profiles import profile_lines
 from pytest_gpuperf.report.searches import search_lines
-from pytest_gpuperf.report.table import Line, expected_lines, skip_lines, unchecked_lines, verdict_table
+from pytest_gpuperf.report.table import Line, expectation_lines, skip_lines, unchecked_lines, verdict_table
 from pytest_gpuperf.report.verdict_line import VerdictCommands
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -91,7 +91,7 @@ class Summary:
             *slow_lines(self._findings.matrices),
             *profile_lines(self._findings.profiles),
             *search_lines(self._findings.searches),
-            *expected_lines(self._findings.verdicts),
+            *expectation_lines(self._findings.verdicts),
             *host_lines(self._findings.verdicts, fold=config.get_verbosity() < 1),
             *unchecked_lines(self._findings.unchecked),
             *skip_lines(self._findings.nowhere, fold=config.get_verbosity() < 1),

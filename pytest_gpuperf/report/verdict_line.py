@@ -6,7 +6,7 @@ from typing import Protocol, assert_never
 from pytest_gpuperf.baselines.schema import MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.report.change import change_in_words, format_share, stored_change
+from pytest_gpuperf.report.change import change_in_words, compute_stored_change, format_share
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 from pytest_gpuperf.report.why import differing_in_words, why
@@ -52,21 +52,21 @@ def what_happened(verdict: Verdict) -> str:
         case Outcome.SAME:
             return f"the same as {_reference(verdict)}"
         case Outcome.IMPROVED:
-            return _moved(verdict)
+            return _say_move(verdict)
         case Outcome.REGRESSED:
-            return f"{_moved(verdict)}{_culprit(verdict)}"
+            return f"{_say_move(verdict)}{_culprit(verdict)}"
         case Outcome.ENVIRONMENT:
-            return f"{_moved(verdict)}, the environment"
+            return f"{_say_move(verdict)}, the environment"
         case Outcome.EXPECTED:
             known = verdict.expected
-            return f"{_moved(verdict)}, expected{'' if known is None else f' until {known.until}'}"
+            return f"{_say_move(verdict)}, expected{'' if known is None else f' until {known.until}'}"
         case Outcome.UNDECIDED if verdict.reason is Reason.ASKED:
-            return f"maybe below the {_asked_for(metric)} that the test requires"
+            return f"maybe below the {_say_what_was_asked(metric)} that the test requires"
         case Outcome.UNDECIDED:
-            moved = "" if stored_change(verdict) is None else f"{_moved(verdict)}, "
+            moved = "" if compute_stored_change(verdict) is None else f"{_say_move(verdict)}, "
             return f"{moved}undecided: {_why_undecided(verdict)}"
         case Outcome.MISSED:
-            return f"surely below the {_asked_for(metric)} that the test requires"
+            return f"surely below the {_say_what_was_asked(metric)} that the test requires"
         case Outcome.MISSING:
             return _missing(verdict)
         case Outcome.INVALID if verdict.reason is Reason.ABOVE_LIMIT:
@@ -75,11 +75,11 @@ def what_happened(verdict: Verdict) -> str:
             name = f" of {metric.limit_name}" if metric.limit_name else ""
             return f"{side} the physical limit{limit}{name}"
         case Outcome.INVALID:
-            return f"the machine was not fit for the measurement, twice: {tripped_in_words(metric.invalid)}"
+            return f"the machine was not fit for the measurement, twice: {say_tripped(metric.invalid)}"
         case Outcome.RECORDED:
             return f"recorded as the baseline on {verdict.hardware_key}"
         case Outcome.UNJUDGED if verdict.reason is Reason.NOISY:
-            moved = "" if stored_change(verdict) is None else f"{_moved(verdict)}, "
+            moved = "" if compute_stored_change(verdict) is None else f"{_say_move(verdict)}, "
             return f"{moved}not judged: {_unseen(verdict)}"
         case Outcome.UNJUDGED:
             return "not judged"
@@ -102,12 +102,12 @@ def details(verdict: Verdict, commands: VerdictCommands) -> list[str]:
         case Outcome.MISSING:
             return [*_of_opinion(verdict), f"record one with: {commands.record(verdict.test)}"]
         case Outcome.UNJUDGED if verdict.reason is Reason.NOISY:
-            return _measured(verdict)
+            return _measurement_lines(verdict)
         case Outcome.RECORDED | Outcome.UNJUDGED:
             return []
         case Outcome.UNDECIDED if verdict.reason is Reason.ASKED:
-            return [*_interval(verdict), *_measured(verdict)]
-    lines = [*_measured(verdict), *_by_itself(verdict)]
+            return [*_interval(verdict), *_measurement_lines(verdict)]
+    lines = [*_measurement_lines(verdict), *_by_itself(verdict)]
     if verdict.reason is Reason.CLEARED:
         lines.append(f"cleared by {format_count(verdict.launches, 'launch', 'launches')}")
     if verdict.detail:
@@ -122,9 +122,9 @@ def details(verdict: Verdict, commands: VerdictCommands) -> list[str]:
     return [*lines, *why(verdict), *_what_to_do(verdict, commands)]
 
 
-def _moved(verdict: Verdict) -> str:
+def _say_move(verdict: Verdict) -> str:
     """Return by how much a figure differs from its baseline, or from the other code if it has none."""
-    change, than, metric = stored_change(verdict) or 0.0, _reference(verdict), verdict.metric
+    change, than, metric = compute_stored_change(verdict) or 0.0, _reference(verdict), verdict.metric
     if verdict.outcome is Outcome.REGRESSED and verdict.code is not None and change > 0:
         change, than = verdict.code.change, verdict.against  # the machine is faster than it was when it was recorded
     return f"{change_in_words(change, metric.better, metric.unit)} than {than}"
@@ -195,7 +195,7 @@ def _missing(verdict: Verdict) -> str:
     return f"no baseline on {verdict.hardware_key}"
 
 
-def _measured(verdict: Verdict) -> list[str]:
+def _measurement_lines(verdict: Verdict) -> list[str]:
     """Return the record's spread, and what each arm came to."""
     lines, metric, baseline = [], verdict.metric, verdict.baseline
 
@@ -282,7 +282,7 @@ def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
     return [f"thresholds relaxed: {', '.join(less)}"]
 
 
-def tripped_in_words(tripped: Sequence[Tripped]) -> str:
+def say_tripped(tripped: Sequence[Tripped]) -> str:
     """Why a machine was not fit for a measurement."""
     return "; ".join(f"GPU {one.gpu}{f' of node {one.node}' if one.node else ''}: {_problem(one)}" for one in tripped)
 
@@ -376,7 +376,7 @@ def opinion_lines(verdicts: Sequence[Verdict]) -> list[str]:
     return [f"without a baseline: {'; '.join(told)}; --strict-baselines, the default in CI, fails them"]
 
 
-def _asked_for(metric: Metric) -> str:
+def _say_what_was_asked(metric: Metric) -> str:
     return format_value(metric.at_least or 0.0, metric.unit)
 
 

@@ -24,15 +24,15 @@ def why(verdict: Verdict) -> list[str]:
     named = verdict.differs and verdict.outcome is not Outcome.ENVIRONMENT
     phrases = (
         differing_in_words(verdict.differs) if named else "",
-        measured_in_words(verdict),
-        changed_in_words(verdict.changed),
-        chosen_in_words(verdict.chosen),
+        say_measured(verdict),
+        say_changed(verdict.changed),
+        say_chosen(verdict.chosen),
         explanation_in_words(verdict),
     )
     return [phrase for phrase in phrases if phrase]
 
 
-def measured_in_words(verdict: Verdict) -> str:
+def say_measured(verdict: Verdict) -> str:
     """Return how the GPUs' clock differed while the figure was measured, and what goes with that; empty if it did not.
 
     Only of a figure that is worse or better than its record. Power and temperature alone slow nothing: they follow what
@@ -68,7 +68,7 @@ def differing_in_words(differs: Mapping[str, tuple[str, str]]) -> str:
     return f"what differs: {', '.join(changes)}"
 
 
-def changed_in_words(files: Sequence[str]) -> str:
+def say_changed(files: Sequence[str]) -> str:
     """Return the changed files that the test imports; empty if there are none."""
     if not files:
         return ""
@@ -76,7 +76,7 @@ def changed_in_words(files: Sequence[str]) -> str:
     return f"changed since, and imported by the test: {', '.join(files[:_FEW])}{more}"
 
 
-def chosen_in_words(chosen: Mapping[str, tuple[str, str]]) -> str:
+def say_chosen(chosen: Mapping[str, tuple[str, str]]) -> str:
     """Return what NCCL chooses otherwise than in the record; empty if it chooses the same, or nobody asked.
 
     Args:

@@ -56,16 +56,16 @@ def _hash(function: Any) -> str:
 def _constants(function: Any) -> Iterator[tuple[str, str]]:
     """The plain values among the globals that the function loads by name, as text, in the order of their names."""
     known: Mapping[str, object] = function.__globals__
-    for name in sorted(set(_loaded(function.__code__)) & known.keys()):
+    for name in sorted(set(_list_loaded(function.__code__)) & known.keys()):
         with suppress(_NotPlain):
             yield name, _text(known[name], ())
 
 
-def _loaded(code: CodeType) -> Iterator[str]:
+def _list_loaded(code: CodeType) -> Iterator[str]:
     yield from (str(step.argval) for step in dis.get_instructions(code) if step.opname in _LOADS)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _loaded(constant)
+            yield from _list_loaded(constant)
 
 
 class _NotPlain(Exception):

@@ -16,14 +16,14 @@ from pytest_gpuperf.report.matrices import matrix_properties
 from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY
 from pytest_gpuperf.report.searches import search_properties
-from pytest_gpuperf.report.table import ranked
+from pytest_gpuperf.report.table import rank_verdicts
 from pytest_gpuperf.report.verdict_line import VerdictCommands, describe
 from pytest_gpuperf.run.body_hash import body_hash
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import launch_of
-from pytest_gpuperf.run.pytest_internals import skipped_where_it_is_defined
-from pytest_gpuperf.verdicts.verdict import Verdict, unjudged
+from pytest_gpuperf.run.pytest_internals import skip_where_it_is_defined
+from pytest_gpuperf.verdicts.verdict import Verdict, judge_unjudged
 
 WAITS = pytest.StashKey[Callable[[Verdict], bool]]()
 """On an item whose reports are held back if one of its verdicts waits: Returns whether a verdict does."""
@@ -53,7 +53,7 @@ class Ruling:
             verdicts: of one test.
             commands: makes the commands of the test.
         """
-        worst_first = ranked(verdicts)
+        worst_first = rank_verdicts(verdicts)
         bad = [describe(verdict, commands) for verdict in worst_first if verdict.fails]
         if bad:
             return cls("failed", "\n".join("\n  ".join(lines) for lines in bad))
@@ -108,7 +108,7 @@ class Concluding:
                 pytrace=False,
             )
         self.show(item, checks)
-        metrics, shown = _scoped(item, checks.metrics), _scoped(item, checks.shown)
+        metrics, shown = _scope(item, checks.metrics), _scope(item, checks.shown)
         self._launch.note(launch.identity, metrics)
         body = body_hash(item)
         candidate = self._launch.candidate(launch.identity, body, metrics) if self._results else None
@@ -118,9 +118,9 @@ class Concluding:
             self._keep_fresh(item, launch.identity, metrics)
             return
         if self._judging is not None:
-            unchecked = self._judging.unchecked(launch.identity, body, metrics)
+            unchecked = self._judging.list_unchecked(launch.identity, body, metrics)
             item.user_properties += unchecked_properties(unchecked)
-        verdicts = self._concluded(launch.identity, body, metrics) + self._shown(launch.identity, shown)
+        verdicts = self._judge_figures(launch.identity, body, metrics) + self._show(launch.identity, shown)
         waits = item.stash.get(WAITS, None)
         if waits is not None and any(map(waits, verdicts)):
             item.stash[VERDICTS] = verdicts
@@ -139,16 +139,16 @@ class Concluding:
     def _keep_fresh(self, item: pytest.Function, test: str, metrics: dict[str, Metric]) -> None:
         __tracebackhide__ = True
         # Figures that prove nothing decide nothing: invalid ones, and those above their limit.
-        unfit = Ruling.of(self._shown(test, metrics), self._commands)
+        unfit = Ruling.of(self._show(test, metrics), self._commands)
         if unfit.outcome == "failed":
             raise Ruled(unfit.text, pytrace=False)
         item.stash[FIGURES] = metrics
 
-    def _concluded(self, test: str, body: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
-        return self._shown(test, metrics) if self._judging is None else self._judging.conclude(test, body, metrics)
+    def _judge_figures(self, test: str, body: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
+        return self._show(test, metrics) if self._judging is None else self._judging.conclude(test, body, metrics)
 
-    def _shown(self, test: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
-        return unjudged(test, metrics, self._key, smoke=self._smoke)
+    def _show(self, test: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
+        return judge_unjudged(test, metrics, self._key, smoke=self._smoke)
 
     def _rule(self, verdicts: Sequence[Verdict]) -> None:
         __tracebackhide__ = True
@@ -156,10 +156,10 @@ class Concluding:
         if ruling.outcome == "failed":
             raise Ruled(ruling.text, pytrace=False)
         if ruling.outcome == "skipped":
-            raise skipped_where_it_is_defined(ruling.text)
+            raise skip_where_it_is_defined(ruling.text)
 
 
-def _scoped(item: pytest.Function, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+def _scope(item: pytest.Function, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
     """Return the figures with what they depend on; those of all GPUs have no figure of a rank by itself."""
     scopes = {name: scope_of(item, name) for name in metrics}
     return {

@@ -291,7 +291,7 @@ class CurrentRanks:
             self.prepare()
             return self._execute(world_size, entry, args, kwargs, program)
 
-    def watched_run(
+    def watch_run(
         self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]
     ) -> tuple[list[Any], Conditions]:
         """The results of a run in rank order, and what was observed of its GPUs meanwhile."""
@@ -299,7 +299,7 @@ class CurrentRanks:
         with self._alone():
             self.prepare()
             processes = self._pool(world_size).pids
-            found = self._watched(world_size, entry, args, program)
+            found = self._watch(world_size, entry, args, program)
             self._timed = processes, time.monotonic()
             return found
 
@@ -330,9 +330,9 @@ class CurrentRanks:
                 if not self._has_nccl(size):
                     return []
                 self._host.retire_all()
-                from pytest_gpuperf.ranks.nccl_probe import probed
+                from pytest_gpuperf.ranks.nccl_probe import probe
 
-                logs: list[NcclLog] = self._execute(size, probed, (), {}, probed)
+                logs: list[NcclLog] = self._execute(size, probe, (), {}, probe)
                 return logs
         finally:
             self.end(last=True)
@@ -381,7 +381,7 @@ class CurrentRanks:
         raised = (error, *error.exceptions) if isinstance(error, BaseExceptionGroup) else (error,)
         return next((failure for failure in reversed(failures) if failure.error in raised), None)
 
-    def interrupted(self, error: BaseException) -> tuple[str, PostMortem] | None:
+    def find_interrupted(self, error: BaseException) -> tuple[str, PostMortem] | None:
         """The test whose run this ended, and what is known of that run; None if it ended none."""
         failure = self.failure_of(error)
         return None if failure is None or self.reported is None else (self.reported.item.nodeid, failure)
@@ -442,12 +442,12 @@ class CurrentRanks:
         around = None if current.probes or current.launch is not None else self.around
         if around is not None:
             entry, args, kwargs = around.enter(entry, args, kwargs)
-        task = self._packing.packed((entry, tuple(args), kwargs), program)
+        task = self._packing.pack((entry, tuple(args), kwargs), program)
         self._warn_of_patches(current, lambda: self._packing.packages_named(entry, tuple(args), kwargs))
         pool = self._pool(world_size)
         start = time.monotonic()
         try:
-            with self.interruptions.admitted():
+            with self.interruptions.admit():
                 payloads = pool.run(
                     task,
                     program=name,
@@ -489,7 +489,7 @@ class CurrentRanks:
             current.patched.update(new)
             current.item.warn(patch_warning(current.identity, new))
 
-    def _watched(
+    def _watch(
         self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]
     ) -> tuple[list[Any], Conditions]:
         __tracebackhide__ = True
@@ -524,7 +524,7 @@ class CurrentRanks:
         # After the last test on CPUs, too: pytest-cov gathers what ranks wrote at their end before the run has ended.
         over = last or (bool(current.gpus) and current.launch is not None)  # no other test needs a launch's ranks
         try:
-            if over or (gpus and self._leasing.wanted_alone(self._host.gpus)):
+            if over or (gpus and self._leasing.is_wanted_alone(self._host.gpus)):
                 self._host.retire_all()
             elif current.gpus and self._leasing.memory_is_scarce(current.gpus):
                 self._host.rest()

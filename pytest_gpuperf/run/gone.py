@@ -42,7 +42,7 @@ class SeenTests:
         elif not of_a_class:
             self._files.add(file)
 
-    def gone(self, stored: Collection[str]) -> list[str]:
+    def list_gone(self, stored: Collection[str]) -> list[str]:
         """Which of these tests are no longer there.
 
         A file that is not there tells only where others of the tests are: else these are another project's.

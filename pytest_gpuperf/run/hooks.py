@@ -12,7 +12,7 @@ from pytest_gpuperf.fixtures.perf import Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.options import Options, is_worker, prefixed, runs_tests
+from pytest_gpuperf.options import Options, is_worker, prefix, runs_tests
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER
 from pytest_gpuperf.report.one_line import one_line
@@ -88,7 +88,7 @@ def report_header(config: pytest.Config) -> list[str]:
     if (delays := session.options.delay_seed) is not None:
         lines.append(f"ranks are delayed at random; --delay-ranks={delays} repeats it")
     if others := config.stash.get(OTHERS, []):
-        lines += [f"another plugin or conftest.py has {name}, so ours is {prefixed(name)}" for name in others]
+        lines += [f"another plugin or conftest.py has {name}, so ours is {prefix(name)}" for name in others]
     for of_feature in config.hook.pytest_gpuperf_header(config=config, run=session):
         lines += of_feature
     return [f"gpuperf: {line}" for line in lines if line]
@@ -145,7 +145,7 @@ def collection_finish(session: pytest.Session) -> None:
     """Refuses baselines that cannot be read before anything is measured."""
     ours = session.config.stash[SESSION]
     leave_out_our_lines()  # now that tests have imported hypothesis, if any does
-    ours.packing.collected(session.items, session.config)
+    ours.packing.note_collected(session.items, session.config)
     if session.config.option.collectonly:
         return
     if (ours.machine.gpus or ours.capacity.clustered) and need_ranks(session.items) and runs_tests(session.config):

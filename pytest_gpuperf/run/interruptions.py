@@ -31,7 +31,7 @@ class Interruptions:
         self._ended = threading.Condition()
 
     @contextmanager
-    def admitted(self) -> Iterator[None]:
+    def admit(self) -> Iterator[None]:
         """Lets SIGTERM raise instead of ending the process at once, unless it has a handler already."""
         # Only a main thread may do it.
         main = threading.current_thread() is threading.main_thread()

@@ -21,7 +21,7 @@ class Judging(Protocol):
         """Returns the verdicts on the figures of one test."""
         ...
 
-    def unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
+    def list_unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
         """Returns the metrics that a test did not check, and that it had to."""
         ...
 

@@ -76,16 +76,21 @@ def _reasons(file: str) -> frozenset[str]:
     for node in tree.body:  # LAUNCHED = "RANK" in os.environ
         if isinstance(node, ast.Assign) and _names(node.value) & known:
             known |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return frozenset(_conditioned(tree, known))
+    return frozenset(_read_conditions(tree, known))
 
 
-def _conditioned(tree: ast.AST, known: Set[str]) -> Iterator[str]:
+def _read_conditions(tree: ast.AST, known: Set[str]) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _called(node) in _CONDITIONAL and node.args and _names(node.args[0]) & known:
+        if (
+            isinstance(node, ast.Call)
+            and _name_call(node) in _CONDITIONAL
+            and node.args
+            and _names(node.args[0]) & known
+        ):
             yield from _texts(node)
         elif isinstance(node, ast.If) and _names(node.test) & known:
             inner = (one for statement in node.body for one in ast.walk(statement) if isinstance(one, ast.Call))
-            yield from (text for call in inner if _called(call) == "skip" for text in _texts(call))
+            yield from (text for call in inner if _name_call(call) == "skip" for text in _texts(call))
 
 
 def _names(node: ast.AST) -> frozenset[str]:
@@ -96,7 +101,7 @@ def _names(node: ast.AST) -> frozenset[str]:
     return frozenset(texts | names | {one.attr for one in parts if isinstance(one, ast.Attribute)})
 
 
-def _called(call: ast.Call) -> str:
+def _name_call(call: ast.Call) -> str:
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""

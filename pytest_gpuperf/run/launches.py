@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.run.body_hash import keep_body
-from pytest_gpuperf.run.pytest_internals import copied, is_of_unittest
+from pytest_gpuperf.run.pytest_internals import copy_item, is_of_unittest
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def launch_of(item: pytest.Item) -> LaunchOf:
     return item.stash.get(LAUNCH, LaunchOf(item.nodeid, 1))
 
 
-def repeated(items: Sequence[pytest.Function], launches: int) -> list[pytest.Function]:
+def repeat(items: Sequence[pytest.Function], launches: int) -> list[pytest.Function]:
     """The items once for each launch, launch after launch."""
     rounds = list(items)
     for number in range(2, launches + 1):
@@ -49,7 +49,7 @@ def repeated(items: Sequence[pytest.Function], launches: int) -> list[pytest.Fun
 
 def again(item: pytest.Function, number: int) -> pytest.Function:
     """The item once more, as launch ``number`` of its test."""
-    clone = copied(item, f"#{number}", _fresh(item))
+    clone = copy_item(item, f"#{number}", _fresh(item))
     # Also those that it was given when it was collected: by fixture, a perf test is one without a marker in its source.
     clone.own_markers[:] = item.own_markers
     keep_body(clone, of=item)

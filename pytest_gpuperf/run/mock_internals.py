@@ -26,7 +26,7 @@ class LivePatches:
         patch = mock._patch
         enter, leave, live = patch.__enter__, patch.__exit__, self._live
 
-        def entered(self: Any) -> Any:
+        def enter_patch(self: Any) -> Any:
             value = enter(self)
             live.append(self)
             return value
@@ -39,7 +39,7 @@ class LivePatches:
         def undo() -> None:
             patch.__enter__, patch.__exit__ = enter, leave
 
-        patch.__enter__, patch.__exit__ = entered, left
+        patch.__enter__, patch.__exit__ = enter_patch, left
         self._undo = undo
 
     def targets(self) -> Iterator[tuple[Any, str]]:

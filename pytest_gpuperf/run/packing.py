@@ -44,7 +44,7 @@ class Packing:
         self._files: dict[str, str] = {}
         """The sources of the modules, by their names."""
 
-    def collected(self, items: Sequence[pytest.Item], config: pytest.Config) -> None:
+    def note_collected(self, items: Sequence[pytest.Item], config: pytest.Config) -> None:
         """Takes note of where the test modules lie: what lies beside them travels to the ranks by value."""
         self._directories = {str(item.path.parent) for item in items}
         for plugin in config.pluginmanager.get_plugins():
@@ -52,7 +52,7 @@ class Packing:
             if file is not None and Path(file).name == "conftest.py":
                 self._directories.add(str(Path(file).parent))
 
-    def packed(
+    def pack(
         self, call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]], program: Callable[..., Any]
     ) -> Parcel:
         """A call for the ranks: entry, arguments and keyword arguments.
@@ -66,7 +66,7 @@ class Packing:
         """
         __tracebackhide__ = True
         entry, args, kwargs = call
-        with _named_if_it_cannot_be_sent(program):
+        with _name_if_it_cannot_be_sent(program):
             modules = self._by_value()
             return payload.dumps((self._stubs.before(entry), args, kwargs), by_value=modules)
 
@@ -152,7 +152,7 @@ def name_of(program: Callable[..., Any]) -> str:
 
 
 @contextlib.contextmanager
-def _named_if_it_cannot_be_sent(program: Callable[..., Any]) -> Iterator[None]:
+def _name_if_it_cannot_be_sent(program: Callable[..., Any]) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # of whatever type an object that cannot be pickled raises

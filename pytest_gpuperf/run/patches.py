@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.run.mock_internals import LivePatches
-from pytest_gpuperf.run.pytest_internals import patched_attributes
+from pytest_gpuperf.run.pytest_internals import list_patched_attributes
 
 _NOT_OF_PROGRAMS = frozenset({"pytest", "pytest_gpuperf"})
 
@@ -43,7 +43,7 @@ class Patches:
         Args:
             item: the test that runs.
         """
-        found = dict.fromkeys(self._missing([*patched_attributes(item), *self._mocks.targets()]))
+        found = dict.fromkeys(self._missing([*list_patched_attributes(item), *self._mocks.targets()]))
         return list(found)
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ def tear_down_before(item: pytest.Item, follower: pytest.Item | None) -> list[tu
     return [] if call.excinfo is None else [("teardown", str(item.repr_failure(call.excinfo)))]
 
 
-def copied(item: pytest.Function, suffix: str, body: Any) -> pytest.Function:
+def copy_item(item: pytest.Function, suffix: str, body: Any) -> pytest.Function:
     """The item once more under another name, with the same parameters and fixtures.
 
     Publicly, ``from_parent`` takes a name and a function alone, and collects parameters from nowhere.
@@ -129,7 +129,7 @@ def is_skipped(item: pytest.Item) -> bool:
     return any(getattr(one, "__unittest_skip__", False) for one in of_unittest) or evaluate_skip_marks(item) is not None
 
 
-def skipped_where_it_is_defined(reason: str) -> BaseException:
+def skip_where_it_is_defined(reason: str) -> BaseException:
     """An exception that skips the test and whose report names the test's line, and not the line that raises it.
 
     Publicly, only a marker does that, which is too late once the test has run.
@@ -142,7 +142,7 @@ def rewrites_assertions(finder: object) -> bool:
     return isinstance(finder, AssertionRewritingHook)
 
 
-def patched_attributes(item: pytest.Item) -> Iterator[tuple[Any, str]]:
+def list_patched_attributes(item: pytest.Item) -> Iterator[tuple[Any, str]]:
     """What fixtures of the item have set or deleted by ``setattr`` and ``delattr`` of a MonkeyPatch: owner and name.
 
     Publicly, a MonkeyPatch can only be undone.

@@ -15,7 +15,7 @@ from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.placement import Capacity, NoPlaceError, deal
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.run.body_hash import body_hash
-from pytest_gpuperf.run.launches import launch_of, repeated
+from pytest_gpuperf.run.launches import launch_of, repeat
 from pytest_gpuperf.run.pytest_internals import fixture_definitions, is_of_unittest, is_skipped, parameter
 
 WORLD_PARAM = "ranks"  # the fixture that the marker parametrizes
@@ -147,7 +147,7 @@ def arrange(
     perf.sort(key=_processes)
     measured = [item for item in perf if _runs(item)]
     skipped = [item for item in perf if not _runs(item)]
-    again = repeated(measured, launches)
+    again = repeat(measured, launches)
     for item in again:
         mark_items(item)
     items[:] = [*rest, *skipped, *again]
@@ -159,7 +159,7 @@ def in_launches(items: list[pytest.Item]) -> None:
     Args:
         items: what is going to run; changed in place. Within a launch, tests of the same processes keep their order.
     """
-    measured = set(_measured(items))
+    measured = set(_select_measured(items))
     items.sort(key=lambda item: (launch_of(item).number, *_processes(item)) if item in measured else (0,))
 
 
@@ -217,19 +217,19 @@ def measures(items: Sequence[pytest.Item]) -> bool:
     return any(is_perf(item) and _runs(item) for item in items)
 
 
-def planned(items: Sequence[pytest.Item]) -> dict[str, str]:
+def list_planned(items: Sequence[pytest.Item]) -> dict[str, str]:
     """The perf tests that are going to run, by node id, with the hashes of their bodies."""
-    return {launch_of(item).identity: body_of(item) for item in _measured(items)}
+    return {launch_of(item).identity: body_of(item) for item in _select_measured(items)}
 
 
 def keep_bodies(items: Sequence[pytest.Item]) -> None:
     """Names the bodies of perf tests as they are before any has run, with the constants that they have now."""
-    planned(items)
+    list_planned(items)
 
 
 def drop_measured(items: list[pytest.Item], done: Container[tuple[str, int]]) -> list[pytest.Item]:
     """Takes out the perf tests that were measured already, by node id and launch; returns them."""
-    dropped: list[pytest.Item] = [item for item in _measured(items) if _place(item) in done]
+    dropped: list[pytest.Item] = [item for item in _select_measured(items) if _place(item) in done]
     measured = set(dropped)
     items[:] = [item for item in items if item not in measured]
     return dropped
@@ -248,7 +248,7 @@ def _place(item: pytest.Item) -> tuple[str, int]:
     return launch.identity, launch.number
 
 
-def _measured(items: Sequence[pytest.Item]) -> list[pytest.Function]:
+def _select_measured(items: Sequence[pytest.Item]) -> list[pytest.Function]:
     return [item for item in items if is_perf_function(item) and _runs(item)]
 
 

@@ -201,7 +201,7 @@ class Session:
         plugins.register(
             Summary(self.summary.lines, self.findings, self.commands, smoke=self.options.smoke), "gpuperf-summary"
         )
-        plugins.register(Interrupted(self.console, self.ranks.interrupted), "gpuperf-interrupted")
+        plugins.register(Interrupted(self.console, self.ranks.find_interrupted), "gpuperf-interrupted")
         plugins.register(Progress(self.console, self.launches, _measuring), "gpuperf-progress")
         plugins.register(LauncherSkips(), "gpuperf-launcher-skips")
         reported = Reported(self.summary.lines, self.findings, self.commands, config.rootpath)

@@ -42,7 +42,7 @@ class SummaryLines:
 
     def lines(self, verdicts: Sequence[Verdict]) -> list[str]:
         """What the summary says of a run as a whole that came to these verdicts."""
-        gone = [*self._nodes(), *gone_lines(self._seen.gone(self.stored), self._where)]
+        gone = [*self._nodes(), *gone_lines(self._seen.list_gone(self.stored), self._where)]
         shift = None if self._judging is None else self._judging.shift
         found = self._of_features()
         policy = run_policy_lines(self._options.policy, verdicts)

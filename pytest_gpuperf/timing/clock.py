@@ -162,7 +162,7 @@ class CudaEventClock:
         waited = time.perf_counter() - launched
         self.left = _beyond()
         held = shut.elapsed_time(opened) / 1e3
-        self._gate.sampled(steps, cycles=cycles, held=held, before=ready - began, seconds=launched - ready)
+        self._gate.note_sample(steps, cycles=cycles, held=held, before=ready - began, seconds=launched - ready)
         self._samples += 1
         self.late = launched - began > held and waited < max(LEAST_LEFT_SECONDS, LEFT_SHARE * seconds)
         self._late += self.late
@@ -171,13 +171,13 @@ class CudaEventClock:
 
 def _beyond() -> float:
     """Seconds until all streams have ended, beyond what the host takes to wait for nothing."""
-    left = _synchronized()
+    left = _synchronize()
     if left > LEAST_LEFT_SECONDS:  # on a virtual machine to wait for nothing can take as long
-        left -= min(_synchronized() for _ in range(IDLE_LOOKS))
+        left -= min(_synchronize() for _ in range(IDLE_LOOKS))
     return max(0.0, left)
 
 
-def _synchronized() -> float:
+def _synchronize() -> float:
     """Seconds that the host waits for the device."""
     start = time.perf_counter()
     torch.cuda.synchronize()

@@ -11,7 +11,7 @@ import torch
 from pytest_gpuperf.figures.comparison import block_ratios
 from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.timing.clock import clock_for
-from pytest_gpuperf.timing.interleaving import interleaved
+from pytest_gpuperf.timing.interleaving import interleave
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
@@ -56,7 +56,7 @@ def compare(
     ]
     for arm in arms:
         arm.warm_up()
-    slow, fast = interleaved(arms, lambda of_slowest: block_ratios(*of_slowest), sampling.precision, context.device)
+    slow, fast = interleave(arms, lambda of_slowest: block_ratios(*of_slowest), sampling.precision, context.device)
     found = arms[0].samples(slow), arms[1].samples(fast)
     for arm in arms:  # last: a rank that raises leaves the others in their next collective
         arm.verify()

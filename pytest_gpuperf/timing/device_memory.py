@@ -25,7 +25,7 @@ def release_memory(device: torch.device) -> None:
         free_pinned_memory()
 
 
-def held(device: torch.device) -> int:
+def held_bytes(device: torch.device) -> int:
     """Bytes of the device's memory that tensors hold now; 0 on CPUs.
 
     NCCL lets go of an earlier program's tensors in the next collective only, if nobody waited for the operation
@@ -46,7 +46,7 @@ def own_peak(peak: int | None, before: int, device: torch.device) -> int | None:
         return peak
     release_memory(device)
     # What was given back meanwhile may not have been there at the peak.
-    return peak - min(before, held(device))
+    return peak - min(before, held_bytes(device))
 
 
 def pinned_peak() -> int:

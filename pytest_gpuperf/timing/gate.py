@@ -45,7 +45,7 @@ class Gate:
         """The same in clock cycles, by which such a kernel counts."""
         return int(self.seconds(steps) * (self._cycles_per_second or CYCLES_PER_SECOND))
 
-    def sampled(self, steps: int, *, cycles: int, held: float, before: float, seconds: float) -> None:
+    def note_sample(self, steps: int, *, cycles: int, held: float, before: float, seconds: float) -> None:
         """Takes note of a sample.
 
         A single step is called with colder caches than each of a loop, so it is forgotten once there are several. The

@@ -20,7 +20,7 @@ BLOCKS = BATCH // 2  # between two looks at the precision
 MIN_BLOCKS = MIN_SAMPLES // 2
 
 
-def interleaved(arms: Sequence[Timed], ratios: Ratios, precision: float, device: torch.device) -> list[list[float]]:
+def interleave(arms: Sequence[Timed], ratios: Ratios, precision: float, device: torch.device) -> list[list[float]]:
     """Seconds of each arm, two a block, from blocks of ABBA, ABCCBA and so on.
 
     A drift over a block weighs on all arms alike. Blocks are added until the median of ``ratios`` is as precise as

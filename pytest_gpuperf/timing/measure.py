@@ -23,7 +23,7 @@ from pytest_gpuperf.timing.sampling import (
     Sampling,
     plan,
 )
-from pytest_gpuperf.timing.stepping import CAPTURE_WARMUP, Step, captured, prepare, reset_of
+from pytest_gpuperf.timing.stepping import CAPTURE_WARMUP, Step, capture, prepare, reset_of
 from pytest_gpuperf.timing.verification import Verification, Verify
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Timed:
         self.plan = self._plan(sampling)
         self._calls = self.plan.steps_per_sample
         if graph:
-            self._step = captured(step, self.plan.steps_per_sample)
+            self._step = capture(step, self.plan.steps_per_sample)
             self._taken += CAPTURE_WARMUP
             self._calls, self._steps_per_call = 1, self.plan.steps_per_sample
 

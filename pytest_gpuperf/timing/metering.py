@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 from pytest_gpuperf.figures.readings import RankReading
 from pytest_gpuperf.hardware.device import Counters
-from pytest_gpuperf.hardware.machine import installed_devices
+from pytest_gpuperf.hardware.machine import find_devices
 from pytest_gpuperf.timing.clock import slowest
-from pytest_gpuperf.timing.device_memory import held, own_peak, release_memory
+from pytest_gpuperf.timing.device_memory import held_bytes, own_peak, release_memory
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
 from pytest_gpuperf.timing.verification import Verification, Verify
@@ -54,12 +54,12 @@ def meter(
     """
     release_memory(context.device)  # the peak is to be of this program alone
     _meet(cuda=context.device.type == "cuda")
-    there = held(context.device)  # after a collective
-    reading = _metered(context, program, kwargs, sampling, gpus, verify)
+    there = held_bytes(context.device)  # after a collective
+    reading = _meter(context, program, kwargs, sampling, gpus, verify)
     return replace(reading, peak_bytes=own_peak(reading.peak_bytes, there, context.device))
 
 
-def _metered(
+def _meter(
     context: Context,
     program: Callable[..., Any],
     kwargs: Mapping[str, Any],
@@ -82,7 +82,7 @@ def _metered(
     cuda = context.device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    devices = installed_devices()
+    devices = find_devices()
     with devices.session() if gpus else nullcontext(False) as present:
 
         def count() -> Counters:

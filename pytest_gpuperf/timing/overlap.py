@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuperf.figures.comparison import block_ratios
 from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.timing.clock import clock_for
-from pytest_gpuperf.timing.interleaving import interleaved
+from pytest_gpuperf.timing.interleaving import interleave
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import prepare
@@ -54,7 +54,7 @@ def overlap(
     def slowdowns(of_slowest: Sequence[Sequence[float]]) -> list[float]:
         return block_ratios(of_slowest[0], of_slowest[1])
 
-    seconds = interleaved(arms, slowdowns, sampling.precision, context.device)
+    seconds = interleave(arms, slowdowns, sampling.precision, context.device)
     found = [arm.samples(of_arm) for arm, of_arm in zip(arms, seconds, strict=True)]
     arms[0].verify()  # last: a rank that raises leaves the others in their next collective
     return found

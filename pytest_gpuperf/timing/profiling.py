@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_gpuperf.timing.clock import clock_for
 from pytest_gpuperf.timing.sampling import Sampling
-from pytest_gpuperf.timing.stepping import Step, captured, prepare, reset_of
+from pytest_gpuperf.timing.stepping import Step, capture, prepare, reset_of
 from pytest_gpuperf.torch_internals import flight_recorder
 from pytest_gpuperf.traces.rank_trace import STEP, Issued, RankTrace
 
@@ -57,7 +57,7 @@ def profile_steps(
     reset = reset_of(step)
     cuda = context.device.type == "cuda"
     if sampling.cuda_graph and cuda:
-        step = captured(step, 1)
+        step = capture(step, 1)
     clock = clock_for(context.device, sampling)
     for _ in range(WARMUP_STEPS):
         clock.time(step, 1, reset)
@@ -66,9 +66,9 @@ def profile_steps(
         profiler = None if cuda and NSYS in os.environ else stack.enter_context(_profiler(cuda=cuda))
         started = time.time_ns()  # once the profiler is ready, which takes it up to a second
         for number in range(1, STEPS + 1):
-            clock.time(_named(step, f"{STEP} {number} of {STEPS}", cuda=cuda), 1, reset)
+            clock.time(_name_steps(step, f"{STEP} {number} of {STEPS}", cuda=cuda), 1, reset)
     chrome = b"" if profiler is None else _chrome(profiler)
-    issued = () if cuda else _issued(context.backend, started)
+    issued = () if cuda else _list_issued(context.backend, started)
     return RankTrace(context.rank, str(context.device), started, chrome, issued)
 
 
@@ -84,12 +84,12 @@ def _profiler(*, cuda: bool) -> profile:
     return profile(activities=activities, acc_events=True)
 
 
-def _named(step: Step, name: str, *, cuda: bool) -> Step:
-    def named() -> Any:
+def _name_steps(step: Step, name: str, *, cuda: bool) -> Step:
+    def name_and_run() -> Any:
         with _nvtx(name, cuda=cuda), record_function(name):
             return step()
 
-    return named
+    return name_and_run
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def _chrome(profiler: profile) -> bytes:
         return gzip.compress(path.read_bytes(), compresslevel=1)
 
 
-def _issued(backend: str, since: int) -> tuple[Issued, ...]:
+def _list_issued(backend: str, since: int) -> tuple[Issued, ...]:
     dump = flight_recorder(backend)
     if dump is None:
         return ()

@@ -39,7 +39,7 @@ def prepare(context: Context, program: Callable[..., Any], kwargs: Mapping[str, 
     if not callable(step):
         name = getattr(program, "__qualname__", repr(program))
         raise TypeError(
-            f"timed program {name} returned {named(step)}, not a step: it must prepare its inputs and return "
+            f"timed program {name} returned {name_kind(step)}, not a step: it must prepare its inputs and return "
             "a function of no arguments, which is then timed"
         )
     return step  # type: ignore[no-any-return]
@@ -50,7 +50,7 @@ def reset_of(step: Step) -> Callable[[], object] | None:
     return step.reset if isinstance(step, Resettable) else None
 
 
-def captured(step: Step, steps: int) -> Step:
+def capture(step: Step, steps: int) -> Step:
     """A step that replays a CUDA graph of ``steps`` calls, and returns what the last of them does.
 
     The step is called ``CAPTURE_WARMUP`` times before the capture, which itself computes nothing.
@@ -78,6 +78,6 @@ def captured(step: Step, steps: int) -> Step:
     return replay
 
 
-def named(value: object) -> str:
+def name_kind(value: object) -> str:
     """What a program returned instead, for a message."""
     return "None" if value is None else f"a {type(value).__qualname__}"

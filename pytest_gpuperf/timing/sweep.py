@@ -10,7 +10,7 @@ from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.timing.clock import clock_for
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import MAX_STEPS_PER_SWEPT, Sampling
-from pytest_gpuperf.timing.stepping import Step, named
+from pytest_gpuperf.timing.stepping import Step, name_kind
 from pytest_gpuperf.timing.verification import Verification
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def sweep(
     if not callable(step_of):
         name = getattr(program, "__qualname__", repr(program))
         raise TypeError(
-            f"swept program {name} returned {named(step_of)}, not a function of a size: it must prepare its inputs "
+            f"swept program {name} returned {name_kind(step_of)}, not a function of a size: it must prepare its inputs "
             "and return a function that takes bytes and returns the step of that size"
         )
     each = dataclasses.replace(sampling, budget=sampling.budget / len(sizes))
@@ -77,8 +77,8 @@ def _samples(
     name = f"{getattr(program, '__qualname__', repr(program))} of {nbytes} B"
     if not callable(step):
         raise TypeError(
-            f"swept program {name} returned {named(step)}, not a step: its function of a size must return a function "
-            "of no arguments, which is then timed"
+            f"swept program {name} returned {name_kind(step)}, not a step: its function of a size must return a "
+            "function of no arguments, which is then timed"
         )
 
     def look(context: Context, output: Any, steps: int) -> None:

@@ -14,7 +14,7 @@ from pytest_gpuperf.figures.search import DoesNotFit
 from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.timing.clock import clock_for, slowest
 from pytest_gpuperf.timing.compare import Tolerance
-from pytest_gpuperf.timing.device_memory import held, own_peak, pinned_peak, release_memory
+from pytest_gpuperf.timing.device_memory import held_bytes, own_peak, pinned_peak, release_memory
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import prepare, reset_of
@@ -72,13 +72,13 @@ def trial(
     there = -slowest([-float(_there(context))], context.device)[0]  # of the rank that has the least: all decide alike
     if needs is not None and needs > there:
         raise DoesNotFit(needs, there, True)
-    before = held(context.device)  # after a collective
+    before = held_bytes(context.device)  # after a collective
     try:
-        found = _timed(context, program, kwargs, sampling, verify, warm)
+        found = _time(context, program, kwargs, sampling, verify, warm)
     except RuntimeError as error:
         if _OUT_OF_MEMORY.search(str(error)) is None:
             raise
-        raise DoesNotFit(_allocated(context) + _tried(str(error)), there, False) from error
+        raise DoesNotFit(_allocated_bytes(context) + _read_tried_bytes(str(error)), there, False) from error
     return replace(found, peak=own_peak(found.peak, before, context.device))
 
 
@@ -108,7 +108,7 @@ def assert_equal_outputs(
             torch.testing.assert_close(another, one, rtol=tolerance.rtol, atol=tolerance.atol, msg=message)
 
 
-def _timed(
+def _time(
     context: Context,
     program: Callable[..., Any],
     kwargs: Mapping[str, Any],
@@ -153,11 +153,11 @@ def _there(context: Context) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // context.world_size
 
 
-def _allocated(context: Context) -> int:
+def _allocated_bytes(context: Context) -> int:
     return torch.cuda.max_memory_allocated(context.device) if context.device.type == "cuda" else 0
 
 
-def _tried(message: str) -> float:
+def _read_tried_bytes(message: str) -> float:
     """Bytes of the allocation that failed, as its message has them; 0 if it has none, as NCCL's."""
     found = _TRIED.search(message)
     return 0.0 if found is None else float(found[1]) * _BYTES[found[2]]

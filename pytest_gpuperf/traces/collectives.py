@@ -38,7 +38,7 @@ class Collectives:
         for key, one in found.items():
             self._parts[key].append(Part(events.rank, one))
 
-    def tied(self) -> list[list[Part]]:
+    def tie(self) -> list[list[Part]]:
         """Return the collectives that two ranks or more took part in, each from the first part to the last."""
         found = [sorted(parts, key=lambda part: part.slice.start) for parts in self._parts.values() if len(parts) > 1]
         return sorted(found, key=lambda parts: parts[0].slice.start)

@@ -48,7 +48,7 @@ def track_name(track: tuple[str, int], events: RankEvents) -> str:
     return f"thread {number} ({name})" if name else f"thread {number}"
 
 
-def merged(lanes: Sequence[Lane], most: int = MOST) -> list[Lane]:
+def merge_lanes(lanes: Sequence[Lane], most: int = MOST) -> list[Lane]:
     """Return the lanes with at most so many intervals together, or one in each lane if there are more lanes.
 
     Neighbours in a lane are merged if both, and the gap between them, are shorter than a threshold. The threshold is
@@ -90,7 +90,7 @@ def _coarser(lane: Lane, threshold: float) -> Lane:
             found[-1].append(interval)
         else:
             found.append([interval])
-    return Lane(lane.rank, lane.kind, lane.track, tuple(map(_joined, found)))
+    return Lane(lane.rank, lane.kind, lane.track, tuple(map(_join, found)))
 
 
 def _fits(together: Sequence[Interval], interval: Interval, threshold: float) -> bool:
@@ -100,7 +100,7 @@ def _fits(together: Sequence[Interval], interval: Interval, threshold: float) ->
     return gap < threshold and interval[1] < threshold and last[1] < threshold
 
 
-def _joined(together: Sequence[Interval]) -> Interval:
+def _join(together: Sequence[Interval]) -> Interval:
     if len(together) == 1:
         return together[0]
     longest = max(together, key=lambda interval: interval[1])

@@ -97,7 +97,7 @@ def _write(file: TextIO, traces: Sequence[RankTrace], about: Mapping[str, Any]) 
         for event in _rank_events(events, places[trace.rank]):
             file.write(f"{separator}\n{json.dumps(event, separators=(',', ':'))}")
             separator = ","
-    tied = collectives.tied()
+    tied = collectives.tie()
     for event in _ties(tied, places):
         file.write(f"{separator}\n{json.dumps(event, separators=(',', ':'))}")
         separator = ","

@@ -16,9 +16,9 @@ from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision, Sequential
 from pytest_gpuperf.verdicts.rule import APART, HALF, MOST_CLEARING, MOST_CLEARING_ELSEWHERE, Policy, Rule
-from pytest_gpuperf.verdicts.shares import asked, change_of, comparable, log_of, logs_of, of_launches, share_of
+from pytest_gpuperf.verdicts.shares import apply_request, change_of, comparable, log_of, logs_of, of_launches, share_of
 from pytest_gpuperf.verdicts.shift import shift_of
-from pytest_gpuperf.verdicts.verdict import Verdict, invalidated
+from pytest_gpuperf.verdicts.verdict import Verdict, invalidate
 
 CONFIRMING = 2
 """Launches beyond the first one that a figure without a record must be below in, by their median."""
@@ -124,9 +124,9 @@ class Judge:
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         """Returns the verdicts on the figures of one test's first launch."""
         screened = [self.screen(test, name, metric, body_hash) for name, metric in metrics.items()]
-        return [self.named(self._with_variables(verdict)) for verdict in screened]
+        return [self.name_differences(self._with_variables(verdict)) for verdict in screened]
 
-    def unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
+    def list_unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
         """Returns the metrics that a test did not check, and that have a baseline of the body that it has now."""
         entry = self._tests.get(test)
         if entry is None or entry.body_hash != body_hash:
@@ -153,16 +153,16 @@ class Judge:
         entry = self._tests.get(test)
         stored = None if entry is None else entry.metrics.get(metric_name)
         verdict = Verdict(test, metric_name, metric, Outcome.SAME, self._hardware_key, stored)
-        if (invalid := invalidated(verdict)) is not None:
+        if (invalid := invalidate(verdict)) is not None:
             # What an unfit machine lost is told all the same.
             lost = None if stored is not None or self._expects is None else self._opinion(verdict, body_hash)
             return replace(invalid, opinion=lost)
-        return asked(self._compared(verdict, entry, body_hash))
+        return apply_request(self._compare(verdict, entry, body_hash))
 
-    def _compared(self, verdict: Verdict, entry: TestBaseline | None, body_hash: str) -> Verdict:
+    def _compare(self, verdict: Verdict, entry: TestBaseline | None, body_hash: str) -> Verdict:
         stored, metric = verdict.baseline, verdict.metric
         if entry is None or stored is None:
-            return self._expected(verdict, body_hash)
+            return self._judge_without_record(verdict, body_hash)
         if entry.body_hash != body_hash or not comparable(metric, stored.unit, stored.better, stored.clock):
             return replace(verdict, outcome=Outcome.MISSING, reason=Reason.STALE)
         key = verdict.test, verdict.metric_name
@@ -170,7 +170,7 @@ class Judge:
         known = entry.expected.get(verdict.metric_name)
         if known is None or not known.holds(self._today):
             self._losses[0][key] = y - history.center
-        seen = self._rule.seen(history)
+        seen = self._rule.find_smallest_slowdown(history)
         found = replace(
             verdict,
             change=change_of(y - history.center, stored.better),
@@ -180,14 +180,14 @@ class Judge:
         )
         self._bodies[verdict.test] = body_hash
         if _is_exact(stored):
-            return self._excused(self._counted(found, y - history.center))
+            return self._excuse(self._judge_count(found, y - history.center))
         if self._rule.suspects(history, y, shown=self._is_shown(found)):
-            return self._excused(found.undecided(Reason.SUSPECT))
-        if self._rule.improved(history, y):
+            return self._excuse(found.leave_undecided(Reason.SUSPECT))
+        if self._rule.is_improved(history, y):
             return replace(found, outcome=Outcome.IMPROVED)
-        return self._passed(found)
+        return self._judge_passing(found)
 
-    def _counted(self, found: Verdict, loss: float) -> Verdict:
+    def _judge_count(self, found: Verdict, loss: float) -> Verdict:
         """The verdict on a count, of which all launches of the record have the same."""
         if abs(loss) <= max(LAST_DIGIT, self._rule.policy.least):
             return found
@@ -201,7 +201,7 @@ class Judge:
         history = self._history_of(verdict)
         return self._rule.is_noisy(history) or (verdict.metric.scope == "host" and not history.known)
 
-    def _passed(self, found: Verdict, reason: Reason | None = None) -> Verdict:
+    def _judge_passing(self, found: Verdict, reason: Reason | None = None) -> Verdict:
         """The verdict on a figure of which no loss was seen: SAME only if a loss of a tenth would have been.
 
         A race sees what the record hides: machines that differ.
@@ -246,11 +246,11 @@ class Judge:
             present: A figure of each launch of the present code after that.
         """
         if suspect.baseline is None:
-            return suspect.undecided(Reason.BUDGET)
+            return suspect.leave_undecided(Reason.BUDGET)
         every = [suspect.metric, *present]
         return self._left_open(self._of(suspect, every, self._history_of(suspect)), Reason.BUDGET)
 
-    def stopped(self, suspect: Verdict, arms: Arms) -> Verdict:
+    def judge_stopped(self, suspect: Verdict, arms: Arms) -> Verdict:
         """The verdict on a suspect whose race no time was left for.
 
         Args:
@@ -263,32 +263,32 @@ class Judge:
         """The verdict on a figure that nothing decided about: REGRESSED if its loss is gross, else UNDECIDED."""
         if self._is_gross(verdict):
             found = replace(verdict, outcome=Outcome.REGRESSED, reason=Reason.GROSS, detail=why)
-            return asked(self._excused(found))
-        return asked(verdict.undecided(reason, why))
+            return apply_request(self._excuse(found))
+        return apply_request(verdict.leave_undecided(reason, why))
 
-    def _expected(self, verdict: Verdict, body_hash: str) -> Verdict:
+    def _judge_without_record(self, verdict: Verdict, body_hash: str) -> Verdict:
         """A figure without a record: references or a model have the only say, unless records are demanded."""
         missing = replace(verdict, outcome=Outcome.MISSING, reason=Reason.NO_RECORD)
         if self._expects is None:
             return missing
         found = replace(missing, opinion=self._opinion(verdict, body_hash))
-        return found if self._strict else self._said(found)
+        return found if self._strict else self._judge_by_opinion(found)
 
     def _opinion(self, verdict: Verdict, body_hash: str) -> Opinion:
         assert self._expects is not None
         self._bodies[verdict.test] = body_hash
         return self._expects(verdict.test, verdict.metric_name, verdict.metric, body_hash)
 
-    def _said(self, verdict: Verdict) -> Verdict:
+    def _judge_by_opinion(self, verdict: Verdict) -> Verdict:
         """The verdict by what its opinion says; one that is below waits for more launches."""
         assert verdict.opinion is not None
         if verdict.opinion.saying is Saying.BELOW:
             self._below.add(verdict.test)
-            return verdict.undecided(Reason.SUSPECT)
+            return verdict.leave_undecided(Reason.SUSPECT)
         reasons = {Saying.PLAUSIBLE: Reason.PLAUSIBLE, Saying.NONE: Reason.NOT_JUDGED}
         return replace(verdict, reason=reasons.get(verdict.opinion.saying, Reason.ABOVE_MODEL))
 
-    def _confirmed(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
+    def _confirm(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
         """A suspect without a record, by the median of its launches; None if one more launch has to tell.
 
         Many tests that are below at once are no chance, so their first launch decides.
@@ -301,7 +301,7 @@ class Judge:
         assert said.opinion is not None
         plausible = said.opinion.saying is Saying.PLAUSIBLE
         variables = suspect.opinion.variables if suspect.opinion is not None else ()
-        return asked(
+        return apply_request(
             replace(
                 said,
                 reason=Reason.PLAUSIBLE if plausible else Reason.BELOW,
@@ -317,12 +317,12 @@ class Judge:
             present: A figure of each launch after that.
         """
         if suspect.baseline is None:
-            return self._confirmed(suspect, present) is None
+            return self._confirm(suspect, present) is None
         most = MOST_CLEARING if self._history_of(suspect).known else MOST_CLEARING_ELSEWHERE
         found = self._against_record(suspect, present)
         return len(present) < most and found.decision is Decision.OPEN and not self._clears(suspect, present)
 
-    def cleared(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
+    def clear(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
         """A suspect that launches of the present code clear against the record; None if they leave it open.
 
         Without a record they decide either way, by what is expected of it.
@@ -332,19 +332,19 @@ class Judge:
             present: A figure of each launch after that.
         """
         if suspect.baseline is None:
-            return self._confirmed(suspect, present)
+            return self._confirm(suspect, present)
         history = self._history_of(suspect)
         if not self._clears(suspect, present):
             return None
         every = [suspect.metric, *present]
-        return asked(self._passed(self._of(suspect, every, history), Reason.CLEARED))
+        return apply_request(self._judge_passing(self._of(suspect, every, history), Reason.CLEARED))
 
     def commit_to_race(self, suspect: Verdict) -> str | None:
         """The commit that arm A of a race is made of: the clean one of most launches; None if there is none."""
         assert suspect.baseline is not None
         return commit_to_race(self._infos(suspect.baseline))
 
-    def raced(self, suspect: Verdict, arms: Arms, *, over: bool) -> Verdict | None:
+    def judge_race(self, suspect: Verdict, arms: Arms, *, over: bool) -> Verdict | None:
         """What a race makes of a suspect; None if it is still open.
 
         REGRESSED if the race accuses the present code. If it clears that, ENVIRONMENT if the record's code lost against
@@ -374,7 +374,7 @@ class Judge:
             environment=share_of(environment, stored.better, len(arms.old)),
         )
         if code.decision is Decision.ACCUSED:
-            return asked(self._excused(replace(found, outcome=Outcome.REGRESSED, reason=None)))
+            return apply_request(self._excuse(replace(found, outcome=Outcome.REGRESSED, reason=None)))
         if code.decision is Decision.OPEN:
             return self._left_open(found, Reason.OPEN)
         return self._of_the_environment(found, environment)
@@ -404,8 +404,8 @@ class Judge:
             differs = differing([info.environment for info in self._infos(found.baseline)], self._now())
             reason = None if self._history_of(found).known or self._is_halved(found) else Reason.ELSEWHERE
             lost = replace(found, outcome=Outcome.ENVIRONMENT, reason=reason, differs=differs)
-            return asked(self._excused(lost))
-        return asked(self._passed(found, Reason.NOT_REPRODUCED))
+            return apply_request(self._excuse(lost))
+        return apply_request(self._judge_passing(found, Reason.NOT_REPRODUCED))
 
     def not_raced(self, suspect: Verdict, present: Sequence[Metric], why: str, *, over: bool) -> Verdict | None:
         """What becomes of a suspect that cannot race; None if more launches of the present code may decide.
@@ -426,12 +426,12 @@ class Judge:
             return None
         found = replace(self._of(suspect, [suspect.metric, *present], history), detail=why)
         if decision is Decision.ACCUSED:
-            return asked(self._excused(replace(found, outcome=Outcome.REGRESSED, reason=Reason.NOT_RACED)))
+            return apply_request(self._excuse(replace(found, outcome=Outcome.REGRESSED, reason=Reason.NOT_RACED)))
         if decision is Decision.CLEARED:
-            return asked(self._passed(replace(found, detail=""), Reason.CLEARED))
+            return apply_request(self._judge_passing(replace(found, detail=""), Reason.CLEARED))
         return self._left_open(found, Reason.OPEN, why)
 
-    def named(self, verdict: Verdict) -> Verdict:
+    def name_differences(self, verdict: Verdict) -> Verdict:
         """Adds to a verdict on a figure that is not the same what differs from the launches of its record."""
         alike = verdict.outcome in (Outcome.SAME, Outcome.MISSING, Outcome.INVALID)
         if verdict.baseline is None or alike or verdict.differs:
@@ -449,7 +449,7 @@ class Judge:
         variables = tuple(f"{name}={value}" for name, (_, value) in likeliest_first(is_set))
         return replace(verdict, opinion=replace(said, variables=variables))
 
-    def moved_from(self, verdict: Verdict) -> Moved | None:
+    def find_move(self, verdict: Verdict) -> Moved | None:
         """Returns the record that a figure moved from; None if it did not move, or has no record.
 
         Args:
@@ -516,7 +516,7 @@ class Judge:
         loss = log_of(metric.value, metric.better) - history.center
         return replace(suspect, metric=metric, launches=len(present), change=change_of(loss, metric.better))
 
-    def _excused(self, verdict: Verdict) -> Verdict:
+    def _excuse(self, verdict: Verdict) -> Verdict:
         """The same as EXPECTED if a known regression covers it, until its day has passed."""
         known = verdict.expected
         covered = (

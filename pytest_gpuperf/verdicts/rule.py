@@ -244,7 +244,7 @@ class Rule:
 
     def hides(self, history: History) -> bool:
         """Return whether the screen lets a loss of NOISY pass, or of twice the minimum slowdown if that is more."""
-        return self.seen(history) > max(NOISY, math.expm1(2 * self.policy.slower))
+        return self.find_smallest_slowdown(history) > max(NOISY, math.expm1(2 * self.policy.slower))
 
     def suspects(self, history: History, y: float, *, shown: bool = False) -> bool:
         """Return whether one launch leaves the minimum slowdown possible, and is slow enough to ask.
@@ -299,7 +299,7 @@ class Rule:
             return False
         return y - history.center > max(least, upper_quantile(self.alpha, dof) * self.error(history))
 
-    def seen(self, history: History) -> float:
+    def find_smallest_slowdown(self, history: History) -> float:
         """Return the smallest slowdown, as a ratio minus 1, that the screen finds with 95 %."""
         if self.dof(history) < SMALLEST_DOF:
             return math.inf
@@ -319,7 +319,7 @@ class Rule:
             return math.inf
         return max(self.policy.slower, upper_quantile(HEALTHY, dof) * self.error(history))
 
-    def improved(self, history: History, y: float) -> bool:
+    def is_improved(self, history: History, y: float) -> bool:
         """Return whether one launch is better than chance explains.
 
         B - y > max(ln(1 + min(minimum_slowdown, GAIN)), t(alpha / N, nu) T). One launch is enough, because nothing

@@ -50,7 +50,7 @@ def of_launches(figures: Sequence[Metric]) -> Metric:
     return replace(figures[0], value=middle, q1=None, q3=None, interval=_interval(figures))
 
 
-def asked(verdict: Verdict) -> Verdict:
+def apply_request(verdict: Verdict) -> Verdict:
     """The worse of what a figure came to and of what its test asks for, by the figure's interval."""
     metric = verdict.metric
     if metric.at_least is None or metric.interval is None:
@@ -59,7 +59,7 @@ def asked(verdict: Verdict) -> Verdict:
     if high < metric.at_least:
         return replace(verdict, outcome=Outcome.MISSED, reason=None)
     passes = verdict.effect is Effect.PASSES
-    return verdict.undecided(Reason.ASKED) if low < metric.at_least and passes else verdict
+    return verdict.leave_undecided(Reason.ASKED) if low < metric.at_least and passes else verdict
 
 
 def comparable(metric: Metric, unit: str, better: Better, clock: str) -> bool:

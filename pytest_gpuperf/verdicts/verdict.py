@@ -74,12 +74,12 @@ class Verdict:
         """Whether it was worse in the first launch, and nothing has decided yet."""
         return self.reason is Reason.SUSPECT
 
-    def undecided(self, reason: Reason, detail: str = "") -> "Verdict":
+    def leave_undecided(self, reason: Reason, detail: str = "") -> "Verdict":
         """The same if nothing decided."""
         return replace(self, outcome=Outcome.UNDECIDED, reason=reason, detail=detail)
 
 
-def unjudged(
+def judge_unjudged(
     test: str,
     metrics: Mapping[str, Metric],
     hardware_key: str,
@@ -97,14 +97,14 @@ def unjudged(
         smoke: Whether the run only tries bodies, whose few samples break no limit that counts.
     """
 
-    def found(name: str, metric: Metric) -> Verdict:
+    def find(name: str, metric: Metric) -> Verdict:
         verdict = Verdict(test, name, metric, outcome, hardware_key)
-        return verdict if (invalid := invalidated(verdict, smoke=smoke)) is None else invalid
+        return verdict if (invalid := invalidate(verdict, smoke=smoke)) is None else invalid
 
-    return [found(name, metric) for name, metric in metrics.items()]
+    return [find(name, metric) for name, metric in metrics.items()]
 
 
-def invalidated(verdict: Verdict, *, smoke: bool = False) -> Verdict | None:
+def invalidate(verdict: Verdict, *, smoke: bool = False) -> Verdict | None:
     """The same as invalid, with the reason; None if the measurement is worth something."""
     if verdict.metric.invalid:
         return replace(verdict, outcome=Outcome.INVALID, reason=Reason.UNFIT)

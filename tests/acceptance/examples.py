@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
-from pytest_gpuperf.features.acceptance.verdict import Acceptance, Row, Seen, accepted
+from pytest_gpuperf.features.acceptance.verdict import Acceptance, Row, Seen, judge_acceptance
 from pytest_gpuperf.features.doctor.finding import Finding, critical, warning
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
@@ -92,7 +92,7 @@ def judged(
     every = (*WELL, *verdicts)
     passed = {one.test: ran(one.test) for one in every}
     seen = Seen(every, (*passed.values(), NUMBERS, *tests), findings, gpus=gpus, **more)
-    return accepted(seen, partial)
+    return judge_acceptance(seen, partial)
 
 
 def row_of(acceptance: Acceptance, component: str) -> Row:

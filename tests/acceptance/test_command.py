@@ -118,7 +118,7 @@ def status_of(*options: str) -> int | str | None:
 @pytest.fixture
 def _no_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test is run."""
-    monkeypatch.setattr(command, "_accepted", lambda *_: pytest.fail("it began"))
+    monkeypatch.setattr(command, "_accept", lambda *_: pytest.fail("it began"))
 
 
 @pytest.mark.usefixtures("_no_phase")

@@ -13,7 +13,7 @@ import pytest
 from pytest_gpuperf.features.acceptance.components import (
     MACHINE,
     component_of,
-    explained_by,
+    explain,
     is_number,
     is_soak,
     subject_of,
@@ -151,8 +151,8 @@ def test_a_test_outside_the_suites_is_its_own_subject() -> None:
 
 
 def test_no_finding_explains_a_step() -> None:
-    assert explained_by("llm step").checks == ()
-    assert "nvlink" in explained_by("links between GPUs").checks
+    assert explain("llm step").checks == ()
+    assert "nvlink" in explain("links between GPUs").checks
 
 
 def test_files_say_which_tests_are_of_correctness_and_which_are_soaks() -> None:

@@ -25,7 +25,7 @@ CPUS = Wanted(0, False, None, None, None, "auto")
 
 
 def parsed(*slow: Slow) -> list[SlowPart]:
-    return [SlowPart.parsed(str(one)) for one in slow]
+    return [SlowPart.parse(str(one)) for one in slow]
 
 
 def test_hosts_of_slow_parts_are_named_once_and_a_link_accuses_no_host() -> None:

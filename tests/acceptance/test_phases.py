@@ -18,7 +18,7 @@ from pytest_gpuperf.features.acceptance.phases import (
     ON_CPUS,
     Phase,
     command_of,
-    found,
+    find_results,
     phases,
     run,
     tail_of,
@@ -146,7 +146,7 @@ def test_the_journal_of_a_killed_run_becomes_its_results_and_nothing_else_is_pri
 
 
 def test_without_results_and_journal_nothing_is_found(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert found(tmp_path / "r.json") is None
+    assert find_results(tmp_path / "r.json") is None
     print("printed as before")
     assert capfd.readouterr().out == "printed as before\n"
 
@@ -154,7 +154,7 @@ def test_without_results_and_journal_nothing_is_found(tmp_path: Path, capfd: pyt
 @pytest.mark.parametrize("text", ["", '{"he'])
 def test_a_journal_that_cannot_be_read_is_no_result(tmp_path: Path, text: str) -> None:
     journal_of(tmp_path / "r.json").write_text(text)
-    assert found(tmp_path / "r.json") is None
+    assert find_results(tmp_path / "r.json") is None
 
 
 def test_a_run_has_its_status_its_results_and_the_end_of_its_output(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.features.acceptance.power import seen_power, soaked_in_words
+from pytest_gpuperf.features.acceptance.power import compute_seen_power, say_soaked
 
 
 def missed(power: int, compared: int) -> float:
@@ -24,7 +24,7 @@ def missed(power: int, compared: int) -> float:
 @example(2994)
 @example(2995)
 def test_the_power_is_the_largest_whose_fault_is_seen_with_95_percent(compared: int) -> None:
-    power = seen_power(compared)
+    power = compute_seen_power(compared)
     if power is not None:
         assert missed(power, compared) <= 0.05
     assert missed((power or 0) + 1, compared) > 0.05
@@ -34,23 +34,23 @@ def test_the_power_is_the_largest_whose_fault_is_seen_with_95_percent(compared: 
     ("compared", "power"), [(0, None), (28, None), (29, 1), (298, 1), (299, 2), (2_994, 2), (2_995, 3), (39_000, 4)]
 )
 def test_a_fault_of_1_in_10_to_a_power_needs_3_times_as_many_operations(compared: int, power: int | None) -> None:
-    assert seen_power(compared) == power
+    assert compute_seen_power(compared) == power
 
 
 def test_what_several_tests_compared_is_added_up_by_kind() -> None:
     told = [{"soak products": 13_696, "soak copies": 27_392, "other": 5}, {"soak products": 25_304}, {}]
-    assert soaked_in_words(told) == (
+    assert say_soaked(told) == (
         "soak: 39 000 products, 27 000 copies right to the bit; a fault that corrupts 1 of 10^4 products, 10^3 copies "
         "is seen with 95 %"
     )
 
 
 def test_a_kind_with_few_comparisons_is_counted_and_promises_nothing() -> None:
-    assert soaked_in_words([{"soak products": 300, "soak sums": 7}]) == (
+    assert say_soaked([{"soak products": 300, "soak sums": 7}]) == (
         "soak: 300 products, 7 sums right to the bit; a fault that corrupts 1 of 10^2 products is seen with 95 %"
     )
 
 
 @pytest.mark.parametrize("told", [[], [{}], [{"soak products": 28}], [{"soak products": 0}], [{"soak of": "x"}]])
 def test_without_a_soak_that_could_see_a_fault_nothing_is_said(told: list[dict[str, int | float | str]]) -> None:
-    assert soaked_in_words(told) == ""
+    assert say_soaked(told) == ""

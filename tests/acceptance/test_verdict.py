@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.features.acceptance.lines import lines, title
-from pytest_gpuperf.features.acceptance.verdict import Acceptance, Fitness, Row, Seen, State, accepted
+from pytest_gpuperf.features.acceptance.verdict import Acceptance, Fitness, Row, Seen, State, judge_acceptance
 from pytest_gpuperf.features.doctor.finding import critical, info, unknown, warning
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.opinion import Opinion, Saying
@@ -196,7 +196,7 @@ def test_numbers_say_what_passed_and_what_a_soak_compared() -> None:
 
 
 def test_without_tests_of_correctness_numbers_are_not_judged() -> None:
-    acceptance = accepted(Seen(WELL, gpus=2))
+    acceptance = judge_acceptance(Seen(WELL, gpus=2))
     assert row_of(acceptance, "numbers") == Row("numbers", State.NOT_JUDGED, "no test of correctness ran")
 
 
@@ -215,7 +215,7 @@ def test_a_figure_that_is_below_on_an_unfit_gpu_makes_its_component_slow_and_say
 def test_a_plausible_figure_of_an_unfit_gpu_is_not_judged_and_says_why() -> None:
     lone = [one for one in WELL if "collectives" not in one.test]
     verdict = unfit(Saying.PLAUSIBLE, USUAL)
-    acceptance = accepted(Seen((*lone, verdict), (ran(verdict.test, "failed", "unfit"), NUMBERS), gpus=2))
+    acceptance = judge_acceptance(Seen((*lone, verdict), (ran(verdict.test, "failed", "unfit"), NUMBERS), gpus=2))
     assert row_of(acceptance, "collectives") == Row(
         "collectives", State.NOT_JUDGED, "GPU GPU-1: 1 other process computed on it"
     )
@@ -288,7 +288,7 @@ def test_a_finding_explains_a_slow_component_the_worst_finding_first() -> None:
 
 
 def test_without_gpus_nothing_but_numbers_is_judged() -> None:
-    acceptance = accepted(Seen((), (NUMBERS,), gpus=0))
+    acceptance = judge_acceptance(Seen((), (NUMBERS,), gpus=0))
     *machine, numbers = acceptance.rows
     assert {(row.state, row.what) for row in machine} == {(State.NOT_JUDGED, "no GPU in use")}
     assert numbers.state is State.OK
@@ -299,7 +299,7 @@ def test_without_gpus_nothing_but_numbers_is_judged() -> None:
 def test_figures_of_the_host_are_shown_and_not_judged() -> None:
     others = [one for one in WELL if "host" not in one.test]
     memory = figure("memory[2ranks]", subject="host", name="triad", value=5e11, saying=Saying.NONE, scope="host")
-    acceptance = accepted(Seen((*others, memory), (NUMBERS,), gpus=2))
+    acceptance = judge_acceptance(Seen((*others, memory), (NUMBERS,), gpus=2))
     assert row_of(acceptance, "host") == Row(
         "host", State.NOT_JUDGED, "it depends on the host: 1 metric shown, memory[2ranks] triad 500.0 GB/s"
     )
@@ -311,9 +311,9 @@ def test_a_component_without_figures_says_why_its_tests_did_not_run() -> None:
         ran(node_id("nvlink", f"{name}[8ranks]"), "skipped", reason)
         for name, reason in (("a", "rare"), ("b", "needs 8 GPUs"), ("c", "needs 8 GPUs"))
     ]
-    row = row_of(accepted(Seen(others, (NUMBERS, *skipped), gpus=2)), "links between GPUs")
+    row = row_of(judge_acceptance(Seen(others, (NUMBERS, *skipped), gpus=2)), "links between GPUs")
     assert (row.state, row.what) == (State.NOT_JUDGED, "needs 8 GPUs")
-    nothing = row_of(accepted(Seen(others, (NUMBERS,), gpus=2)), "links between GPUs")
+    nothing = row_of(judge_acceptance(Seen(others, (NUMBERS,), gpus=2)), "links between GPUs")
     assert nothing.what == "no test of it ran"
 
 
@@ -328,7 +328,7 @@ def test_a_component_of_the_machine_that_nothing_judged_is_a_remark_and_a_step_i
     step = figure("schedules[2ranks]", subject="pipeline_parallel", saying=Saying.NONE)
     assert judged(step).fitness is Fitness.FIT
     others = [one for one in WELL if "nvlink" not in one.test]
-    acceptance = accepted(Seen(others, (NUMBERS,), gpus=2))
+    acceptance = judge_acceptance(Seen(others, (NUMBERS,), gpus=2))
     assert list(acceptance.remarks) == ["links between GPUs: not judged: no test of it ran"]
 
 
@@ -343,7 +343,7 @@ def test_a_component_of_the_machine_that_nothing_judged_is_a_remark_and_a_step_i
 )
 def test_a_row_says_what_its_figures_were_held_against(verdict: Any, source: str) -> None:
     others = [one for one in WELL if "collectives" not in one.test]
-    row = row_of(accepted(Seen((*others, verdict), (NUMBERS,), gpus=2)), "collectives")
+    row = row_of(judge_acceptance(Seen((*others, verdict), (NUMBERS,), gpus=2)), "collectives")
     assert row.state is State.OK
     assert f"; 1 metric: {source}" in row.what
 

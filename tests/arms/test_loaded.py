@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_gpuperf.features.racing.arms.loaded import loaded_code
+from pytest_gpuperf.features.racing.arms.loaded import list_loaded_code
 
 
 def test_modules_of_the_folder_are_reported_by_their_real_paths(
@@ -26,7 +26,7 @@ def test_modules_of_the_folder_are_reported_by_their_real_paths(
         module.__file__ = str(file)
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setitem(sys.modules, "gp_odd", 3)
-    assert loaded_code(None, str(inside)) == [f"{inside}/one.py", f"{inside}/two.py"]
+    assert list_loaded_code(None, str(inside)) == [f"{inside}/one.py", f"{inside}/two.py"]
 
 
 def test_mapped_code_is_reported_and_mapped_data_is_not(tmp_path: Path) -> None:
@@ -35,6 +35,6 @@ def test_mapped_code_is_reported_and_mapped_data_is_not(tmp_path: Path) -> None:
     ctypes.PyDLL(str(library))
     (tmp_path / "data").write_bytes(b"data")
     with (tmp_path / "data").open("r+b") as file, mmap.mmap(file.fileno(), 0):
-        assert loaded_code(None, str(tmp_path)) == [str(library)]
+        assert list_loaded_code(None, str(tmp_path)) == [str(library)]
     library.unlink()
-    assert loaded_code(None, str(tmp_path)) == [str(library)]
+    assert list_loaded_code(None, str(tmp_path)) == [str(library)]

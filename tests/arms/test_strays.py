@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.features.racing.arms.redirect import Finder, Redirect
-from pytest_gpuperf.features.racing.arms.strays import loaded_strays
+from pytest_gpuperf.features.racing.arms.strays import list_loaded_strays
 
 
 @pytest.fixture
@@ -31,26 +31,26 @@ def redirected(folder: Path, clone: Path) -> None:
 
 def test_without_a_redirect_the_present_code_is_right_in_its_own_arm_only(folder: Path) -> None:
     clone = folder / "clone"
-    assert loaded_strays(None, str(clone), False) == []
-    assert loaded_strays(None, str(clone), True) == [str(clone / "gp_stray.py")]
+    assert list_loaded_strays(None, str(clone), False) == []
+    assert list_loaded_strays(None, str(clone), True) == [str(clone / "gp_stray.py")]
 
 
 def test_a_redirect_that_came_too_late_is_seen(folder: Path) -> None:
     clone = folder / "clone"
     redirected(folder, clone)
-    assert loaded_strays(None, str(clone), True) == [str(clone / "gp_stray.py")]
+    assert list_loaded_strays(None, str(clone), True) == [str(clone / "gp_stray.py")]
 
 
 def test_files_of_both_clones_of_a_node_count(folder: Path) -> None:
     """The node's own clone is redirected, and that at pytest's path is another one."""
     clone, other = folder / "clone", folder / "other"
     redirected(folder, other)
-    assert loaded_strays(None, str(clone), True) == [str(clone / "gp_stray.py")]
+    assert list_loaded_strays(None, str(clone), True) == [str(clone / "gp_stray.py")]
     sys.meta_path.pop(0)
     redirected(folder, clone)
-    assert loaded_strays(None, str(other), True) == [str(clone / "gp_stray.py")]
+    assert list_loaded_strays(None, str(other), True) == [str(clone / "gp_stray.py")]
 
 
 def test_files_of_the_old_code_are_no_strays(folder: Path) -> None:
     redirected(folder, folder / "other")
-    assert loaded_strays(None, str(folder / "other"), True) == []
+    assert list_loaded_strays(None, str(folder / "other"), True) == []

@@ -230,15 +230,15 @@ def test_the_file_that_an_ended_recording_removes_while_it_is_opened_is_made_aga
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ending = Journal.begin(path, PLAN)
-    opened = files.opened
+    opened = files.open_regular
 
     def ends_after(path: Path, flags: int) -> int:
         descriptor = opened(path, flags)
         ending.remove()
-        monkeypatch.setattr(files, "opened", opened)
+        monkeypatch.setattr(files, "open_regular", opened)
         return descriptor
 
-    monkeypatch.setattr(files, "opened", ends_after)
+    monkeypatch.setattr(files, "open_regular", ends_after)
     journal = Journal.begin(path, PLAN)
     journal.note(ENTRY)
     journal.close()

@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from pytest_gpuperf.baselines.losses import Loss
-from pytest_gpuperf.baselines.merge import Merged, Stamp, UpdatePolicy, enough, joined, merge
+from pytest_gpuperf.baselines.merge import Merged, Stamp, UpdatePolicy, enough, join, merge
 from pytest_gpuperf.baselines.mode import Mode
 from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import Anchor, Baselines, LaunchFigure, MetricBaseline, TestBaseline
@@ -351,7 +351,7 @@ def test_what_cannot_be_appended_is_told(candidate: Baselines, why: str) -> None
 
 def test_candidates_are_joined_and_a_launch_in_two_of_them_counts_once() -> None:
     one, two = metric(1.0, prefix="a", count=3), metric(2.0, prefix="b", count=2)
-    joint, unfit = joined([file({TEST: one}), file({TEST: two, "t.py::test_b": two}), file({TEST: one})])
+    joint, unfit = join([file({TEST: one}), file({TEST: two, "t.py::test_b": two}), file({TEST: one})])
     assert unfit == {}
     ids = [figure.launch for figure in joint.tests[TEST].metrics["busbw"].launches]
     assert ids == ["a-0", "a-1", "a-2", "b-0", "b-1"]
@@ -362,6 +362,6 @@ def test_candidates_are_joined_and_a_launch_in_two_of_them_counts_once() -> None
 
 
 def test_candidates_of_two_bodies_are_not_joined() -> None:
-    joint, unfit = joined([file({TEST: metric(1.0)}), file({TEST: metric(1.0, prefix="b")}, body="another")])
+    joint, unfit = join([file({TEST: metric(1.0)}), file({TEST: metric(1.0, prefix="b")}, body="another")])
     assert unfit == {TEST: "the results do not belong together: the test's body was 'body' and is 'another'"}
     assert (joint.tests, joint.launches) == ({}, {})

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_gpuperf.baselines.plain import plain
 from pytest_gpuperf.baselines.provenance import UNKNOWN, commit_of, is_dirty, stamp
-from pytest_gpuperf.git import NoGit, git, shown
+from pytest_gpuperf.git import NoGit, git, show
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_a_name_that_is_no_utf8_is_recorded_with_marks(repository: Path, tmp_pat
     made = stamp(repository, "why")
     assert made.author == "Ren\ufffd"
     assert json.loads(json.dumps(plain(made)).encode())["author"] == "Ren\ufffd"
-    assert shown(git(repository, "config", "user.name")) == "Ren\ufffd"
+    assert show(git(repository, "config", "user.name")) == "Ren\ufffd"
 
 
 def test_without_a_commit_or_git_nothing_is_known(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

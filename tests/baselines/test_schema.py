@@ -52,10 +52,10 @@ def test_derived_fields_are_recomputed_and_never_trusted() -> None:
 def test_an_update_replaces_its_tests_whole_and_keeps_the_others() -> None:
     old = baselines()
     other = TestBaseline("body-2", {"time": metric_baseline(1.0, 2.0)})
-    both = old.updated({OTHER: other}, {}, update_of(OTHER))
+    both = old.replace_tests({OTHER: other}, {}, update_of(OTHER))
     assert both.tests == {**old.tests, OTHER: other}
     replaced = TestBaseline("body-3", {"latency": metric_baseline(3.0)})
-    after = both.updated({TEST: replaced}, {"launch-0": launch("h2")}, update_of(TEST))
+    after = both.replace_tests({TEST: replaced}, {"launch-0": launch("h2")}, update_of(TEST))
     assert after.tests == {TEST: replaced, OTHER: other}
     assert after.launches["launch-0"].host == "h2"
     assert [entry.tests for entry in after.updates] == [(TEST,), (OTHER,), (TEST,)]
@@ -65,14 +65,14 @@ def test_an_update_replaces_its_tests_whole_and_keeps_the_others() -> None:
 def test_an_update_drops_launches_that_nothing_refers_to() -> None:
     new = MetricBaseline("B/s", "higher", "", (LaunchFigure("new", 1, 1.0),))
     info = {"new": launch(), "unused": launch()}
-    after = baselines().updated({TEST: TestBaseline("body-1", {"busbw": new})}, info, update_of(TEST))
+    after = baselines().replace_tests({TEST: TestBaseline("body-1", {"busbw": new})}, info, update_of(TEST))
     assert set(after.launches) == {"new"}
 
 
 def test_figures_of_undescribed_launches_are_refused() -> None:
     new = TestBaseline("body-1", {"busbw": MetricBaseline("s", "lower", "", (LaunchFigure("ghost", 1, 1.0),))})
     with pytest.raises(ValueError, match=r"launches are \['launch-0', 'launch-1'\], expected \['ghost'\] too, which"):
-        baselines().updated({OTHER: new}, {}, update_of(OTHER))
+        baselines().replace_tests({OTHER: new}, {}, update_of(OTHER))
 
 
 @pytest.mark.parametrize("ids", [(), ("a", "a")])

@@ -120,7 +120,7 @@ def test_a_file_that_may_not_be_read_is_said(path: Path, monkeypatch: pytest.Mon
     def refuse(path: Path, flags: int, *, follow: bool) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(files, "opened", refuse)
+    monkeypatch.setattr(files, "open_regular", refuse)
     path.parent.mkdir()
     path.touch()
     with pytest.raises(BaselineError, match=r"cannot be read: got PermissionError\(13, 'Permission denied'\): make it"):
@@ -179,7 +179,7 @@ def test_concurrent_updates_lose_nothing(path: Path) -> None:
     def add(name: str) -> None:
         def change(stored: Baselines | None) -> Baselines:
             assert stored is not None
-            return stored.updated({name: entry}, {}, update_of(name))
+            return stored.replace_tests({name: entry}, {}, update_of(name))
 
         update(path, KEY, change)
 

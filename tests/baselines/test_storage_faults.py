@@ -281,7 +281,7 @@ def test_an_update_that_changes_nothing_writes_nothing(
 def _with(stored: Baselines | None, test: str) -> Baselines:
     assert stored is not None
     entry = baselines(test=test).tests[test]
-    return stored.updated({test: entry}, baselines().launches, baselines().updates[0])
+    return stored.replace_tests({test: entry}, baselines().launches, baselines().updates[0])
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "baselines").glob("*.json")), ids=lambda file: file.stem)
@@ -299,7 +299,7 @@ def test_recorded_baselines_are_read_and_their_entries_survive_an_update(file: P
         assert found is not None
         new = metric_baseline(1.0, 2.0)
         entry = replace(found.tests[one], metrics={"busbw": new})
-        return found.updated({one: entry}, baselines().launches, baselines().updates[0])
+        return found.replace_tests({one: entry}, baselines().launches, baselines().updates[0])
 
     update(path, file.stem, change)
     before, after = (json.loads(place.read_text())["tests"] for place in (file, path))

@@ -21,7 +21,7 @@ class Gone:
 
 def test_what_a_lost_node_may_hold_is_said() -> None:
     with pytest.raises(CannotRace) as raised:
-        KeptOnMembers.made([Gone()], 0, lambda: None, ())  # type: ignore[list-item, arg-type, return-value]
+        KeptOnMembers.make_on_nodes([Gone()], 0, lambda: None, ())  # type: ignore[list-item, arg-type, return-value]
     assert str(raised.value) == (
         "node gpu-b is gone: it was cut off: run the tests again on the nodes that are left; a node that is gone may "
         "hold a part of what it made for the race"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.features.cluster import node_leases
-from pytest_gpuperf.features.cluster.leasing import ClusterLeasing, wanted_of
+from pytest_gpuperf.features.cluster.leasing import ClusterLeasing, list_wanted
 from pytest_gpuperf.features.cluster.member import Member
 from pytest_gpuperf.leases.folder import LeaseError
 from pytest_gpuperf.leases.leases import Leases
@@ -119,10 +119,10 @@ def test_another_run_sees_idle_ranks_and_is_made_way_for(tmp_path: Path) -> None
     run.leasing.gpus(1, "a test")
     run.leasing.release(staying={"GPU-0"})
     assert not free(tmp_path, "GPU-0")
-    assert not run.leasing.wanted_alone({"GPU-0"})
+    assert not run.leasing.is_wanted_alone({"GPU-0"})
     with ThreadPoolExecutor() as elsewhere:
         waiting = elsewhere.submit(other.acquire, ["GPU-0"], 1, holder="somebody else", timeout=60)
-        until(lambda: run.leasing.wanted_alone({"GPU-0"}))
+        until(lambda: run.leasing.is_wanted_alone({"GPU-0"}))
         run.leasing.release()
         waiting.result(60).release()
 
@@ -134,7 +134,7 @@ def test_a_run_that_waits_has_no_idle_ranks_in_the_way(tmp_path: Path) -> None:
     run.leasing.release(staying={"GPU-0", "GPU-1"})
     with ThreadPoolExecutor() as elsewhere:
         waiting = elsewhere.submit(other.acquire, ["GPU-0"], 1, holder="somebody else", timeout=60)
-        until(lambda: run.leasing.wanted_alone({"GPU-0"}))
+        until(lambda: run.leasing.is_wanted_alone({"GPU-0"}))
         taking = elsewhere.submit(run.leasing.gpus, 2, "another test")
         lease = waiting.result(60)
         assert not taking.done()
@@ -168,7 +168,7 @@ def test_a_node_that_is_lost_keeps_no_test_waiting(tmp_path: Path) -> None:
     b.lost = "it is gone"
     run.leasing.release()
     assert free(tmp_path, "GPU-0")
-    assert not run.leasing.wanted_alone({"GPU-1"})
+    assert not run.leasing.is_wanted_alone({"GPU-1"})
 
 
 def test_nodes_lease_in_one_order_and_those_of_one_machine_together() -> None:
@@ -176,11 +176,11 @@ def test_nodes_lease_in_one_order_and_those_of_one_machine_together() -> None:
     of_run = [(a, ("GPU-1",)), (b, ("GPU-3", "GPU-5"))]
     of_nodes = [(a, ("GPU-1", "GPU-2")), (b, ("GPU-3", "GPU-5", "GPU-4"))]
     for order in ([a, b, c], [c, b, a]):
-        assert wanted_of(order, alone=False) == of_run
-        assert wanted_of(order, alone=True) == of_nodes
+        assert list_wanted(order, alone=False) == of_run
+        assert list_wanted(order, alone=True) == of_nodes
 
 
 def test_a_gpu_that_two_nodes_of_one_machine_share_is_leased_once() -> None:
     a, b = member("a", [1], [1, 2]), member("b", [1], [1, 2])
-    assert wanted_of([a, b], alone=False) == [(a, ("GPU-1",))]
-    assert wanted_of([a, b], alone=True) == [(a, ("GPU-1", "GPU-2"))]
+    assert list_wanted([a, b], alone=False) == [(a, ("GPU-1",))]
+    assert list_wanted([a, b], alone=True) == [(a, ("GPU-1", "GPU-2"))]

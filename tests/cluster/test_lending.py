@@ -25,13 +25,13 @@ LENT = Lent(
 
 def test_the_environment_carries_all_of_it_and_ranks_do_not_inherit_it() -> None:
     environ = {"PATH": "/bin", **LENT.variables()}
-    taken = Lent.taken_from(environ)
+    taken = Lent.take_from(environ)
     assert taken == LENT
     assert environ == {"PATH": "/bin"}
-    assert Lent.taken_from(environ) is None
+    assert Lent.take_from(environ) is None
     assert taken.group().id.hex() == GROUP
     assert taken.of_bundle(1).gpus == "GPU-b"
-    assert taken.lost(["a", "c"]) == ["b"]
+    assert taken.list_lost(["a", "c"]) == ["b"]
 
 
 def test_a_host_on_a_lent_node_has_its_gpus_and_variables(monkeypatch: pytest.MonkeyPatch) -> None:

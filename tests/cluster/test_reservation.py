@@ -16,10 +16,10 @@ from pytest_gpuperf.features.cluster.failures import ClusterError
 from pytest_gpuperf.features.cluster.member import Member
 from pytest_gpuperf.features.cluster.node_host import NodeHost, fabric, importable
 from pytest_gpuperf.features.cluster.reservation import RayNode, Reservation, reservation
-from pytest_gpuperf.features.cluster.wire import NodeFacts, endings_received, endings_sent, received, sent, size_of
+from pytest_gpuperf.features.cluster.wire import NodeFacts, endings_received, endings_sent, receive, send, size_of
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.nodes import as_one, difference
-from pytest_gpuperf.hardware.site import Site, joined
+from pytest_gpuperf.hardware.site import Site, join_site
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.endings import Answered, Died
 from pytest_gpuperf.ranks.spec import PoolSpec
@@ -161,7 +161,7 @@ def test_facts_of_nodes_stand_beside_what_they_have_in_common() -> None:
         Site(name, gpus, {"driver": driver, "kernel": "6.1", **more})
         for name, gpus, driver, more in (("host-a", "1", "570", {"ecc": "on"}), ("host-b", "2", "575", {}))
     )
-    site = joined({"gpu-a": one, "gpu-b": other}, "12")
+    site = join_site({"gpu-a": one, "gpu-b": other}, "12")
     assert site == Site(
         "gpu-a, gpu-b",
         "12",
@@ -176,7 +176,7 @@ def test_facts_of_nodes_stand_beside_what_they_have_in_common() -> None:
 def test_large_parts_travel_and_arrive_in_memory_that_can_be_written() -> None:
     parcel = Parcel(b"stream", [bytearray(b"part"), pickle.PickleBuffer(b"more")])
     assert size_of(parcel) == 14
-    there = received(sent(parcel))
+    there = receive(send(parcel))
     assert (bytes(there.stream), [bytes(memoryview(part)) for part in there.buffers]) == (b"stream", [b"part", b"more"])
     assert all(isinstance(part, bytearray) for part in (there.stream, *there.buffers))
 

@@ -24,7 +24,7 @@ _HOT = 64  # hardware thermal slowdown, as NVML has it
 def devices(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Device]:
     """The GPUs of all nodes, by their UUIDs."""
     found = {f"GPU-{index}": Device(f"GPU-{index}") for index in range(4)}
-    monkeypatch.setattr(node_host, "installed_devices", lambda: Nvml(FakeNvml(list(found.values()))))
+    monkeypatch.setattr(node_host, "find_devices", lambda: Nvml(FakeNvml(list(found.values()))))
     return found
 
 
@@ -79,6 +79,6 @@ def test_a_node_is_watched_from_the_beginning_of_each_block(devices: Mapping[str
 
 def test_a_library_that_fails_on_a_node_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     failing = FakeNvml([Device("GPU-0")], lost="GPU-0")
-    monkeypatch.setattr(node_host, "installed_devices", lambda: Nvml(failing))
+    monkeypatch.setattr(node_host, "find_devices", lambda: Nvml(failing))
     with pytest.raises(HardwareError, match="could not describe a GPU"), ClusterWatch([(member("a", [0]), ["GPU-0"])]):
         pass

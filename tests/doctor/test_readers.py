@@ -15,7 +15,7 @@ from pytest_gpuperf.features.doctor.readers.network import read_network
 from pytest_gpuperf.features.doctor.readers.processes import read_processes
 from pytest_gpuperf.features.doctor.readers.software import cuda_of, read_software
 from pytest_gpuperf.features.doctor.readers.system import read_system, read_xids
-from pytest_gpuperf.features.doctor.readers.text import spelled
+from pytest_gpuperf.features.doctor.readers.text import spell
 from pytest_gpuperf.features.doctor.readers.variables import read_configured, read_unreadable, read_variables
 from tests.hardware.fake_devices import FakeDevices
 
@@ -30,8 +30,8 @@ def tree(root: Path, **files: str) -> Path:
 
 
 def test_lists_of_cores() -> None:
-    assert spelled((0, 1, 2, 3, 8, 10, 11)) == "0-3,8,10-11"
-    assert spelled(()) == ""
+    assert spell((0, 1, 2, 3, 8, 10, 11)) == "0-3,8,10-11"
+    assert spell(()) == ""
 
 
 def test_the_system(tmp_path: Path) -> None:

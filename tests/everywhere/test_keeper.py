@@ -36,7 +36,7 @@ def in_custody(folder: Path, body: Callable[[Custody], Awaitable[int | None]]) -
     """Return what the body returns, from a process of its own: if its keeper is killed, all its children are."""
 
     async def run() -> int | None:
-        custody = await Custody.begun(folder)
+        custody = await Custody.begin(folder)
         try:
             return await body(custody)
         finally:

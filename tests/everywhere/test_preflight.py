@@ -8,7 +8,7 @@ import re
 import pytest
 
 from pytest_gpuperf.features.everywhere import facts as facts_module
-from pytest_gpuperf.features.everywhere.facts import NodeFacts, gather, resolved
+from pytest_gpuperf.features.everywhere.facts import NodeFacts, gather, resolve
 from pytest_gpuperf.features.everywhere.preflight import Node, Unreached, findings, summary
 from tests.everywhere.examples import VERSIONS, facts
 
@@ -142,5 +142,5 @@ def test_the_facts_of_this_machine_travel_as_json(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_name_without_an_address_resolves_to_nothing() -> None:
-    assert resolved("no.such.name.invalid") == ()
-    assert "127.0.0.1" in resolved("localhost")
+    assert resolve("no.such.name.invalid") == ()
+    assert "127.0.0.1" in resolve("localhost")

@@ -87,7 +87,7 @@ def test_a_variable_that_makes_a_figure_slower_is_named(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NCCL_MAX_NCHANNELS", "12")
-    monkeypatch.setattr(Explaining, "collected", lambda self: setattr(self, "_start", 100.0))
+    monkeypatch.setattr(Explaining, "note_collected", lambda self: setattr(self, "_start", 100.0))
     slow(project, NCCL_MAX_NCHANNELS=100e9)
     result, line = explained(project)
     result.assert_outcomes(passed=2, failed=1)

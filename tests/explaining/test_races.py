@@ -130,7 +130,7 @@ class World:
 
 def rule() -> Undoing:
     """The real one, for a figure of 80 whose record has 100."""
-    found = judge_of(STEADY).moved_from(verdict_of(80.0))
+    found = judge_of(STEADY).find_move(verdict_of(80.0))
     assert found is not None
     return Undoing(found)
 
@@ -271,7 +271,7 @@ def test_it_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     world = World({"NCCL_ALGO": {"a": [100.0]}})
     explaining = world.explaining()
-    explaining.collected()
+    explaining.note_collected()
     explaining.explain([moved("a", ALGO)])
     # Four launches of 10 s are a block: two blocks if launches are steady, seven at most, and 7 s to collect the tests.
     assert "takes about 87 s if launches are steady, at most about 287 s" in world.said[0]

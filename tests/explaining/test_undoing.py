@@ -18,7 +18,7 @@ RECORDED = 100.0
 def undoing(change: float) -> Undoing:
     """The rule for a figure that moved by so much, above 0 is better."""
     verdict = verdict_of(RECORDED * (1 + change))
-    found = judge_of(STEADY).moved_from(verdict)
+    found = judge_of(STEADY).find_move(verdict)
     assert found is not None
     return Undoing(found)
 
@@ -49,14 +49,14 @@ def steady(value: float, launches: int = 4, seed: int = 0) -> list[float]:
 )
 def test_variables_explain_what_comes_back_without_them(now: float, undone: float, found: Explained) -> None:
     rule = undoing(now / RECORDED - 1)
-    assert rule.found(steady(undone, seed=1), steady(now, seed=2), over=False) is found
+    assert rule.judge_undone(steady(undone, seed=1), steady(now, seed=2), over=False) is found
 
 
 def test_launches_that_differ_too_much_decide_nothing() -> None:
     rule = undoing(-0.2)
     undone, now = logs(100, 60, 100, 60), logs(80, 80, 80, 80)
-    assert rule.found(undone, now, over=False) is None
-    assert rule.found(undone, now, over=True) is Explained.OPEN
+    assert rule.judge_undone(undone, now, over=False) is None
+    assert rule.judge_undone(undone, now, over=True) is Explained.OPEN
     assert rule.suffices(undone, now, over=False) is None
     assert rule.suffices(undone, now, over=True) is False
 
@@ -79,14 +79,14 @@ def test_fewer_variables_suffice_if_they_do_the_same(change: float, fewer: float
 
 def test_only_figures_that_moved_from_a_record_are_explained() -> None:
     judge = judge_of(STEADY)
-    assert judge.moved_from(verdict_of(100.0)) is None
-    assert judge.moved_from(verdict_of(100.0, None)) is None
+    assert judge.find_move(verdict_of(100.0)) is None
+    assert judge.find_move(verdict_of(100.0, None)) is None
     assert verdict_of(110.0).outcome is Outcome.IMPROVED
-    found = judge.moved_from(verdict_of(110.0))
+    found = judge.find_move(verdict_of(110.0))
     assert found is not None
     assert found.gained
-    asked = verdict_of(90.0).undecided(Reason.ASKED)
-    assert judge.moved_from(asked) is None
+    asked = verdict_of(90.0).leave_undecided(Reason.ASKED)
+    assert judge.find_move(asked) is None
 
 
 def answer(names: Sequence[str], needed: set[str]) -> tuple[tuple[str, ...], int]:

@@ -62,7 +62,7 @@ def test_each_block_has_one_ratio_however_often_the_precision_was_looked_at(monk
         looked.append(list(of_slowest[0]))
         return block_ratios(*of_slowest)
 
-    first, _ = interleaving.interleaved(cast(Any, arms), ratios, 0.0, torch.device("cpu"))
+    first, _ = interleaving.interleave(cast(Any, arms), ratios, 0.0, torch.device("cpu"))
     assert [len(look) for look in looked] == [4, 2, 6, 6, 6]
     assert [value for look in looked for value in look] == first
 
@@ -83,7 +83,7 @@ def test_blocks_end_when_the_budget_that_the_arms_share_is_spent_by_the_hosts_cl
 
     plan = SimpleNamespace(samples=200)
     arms = [SimpleNamespace(plan=plan, budget=0.2, sample=sample, late=False) for _ in range(2)]
-    first, _ = interleaving.interleaved(cast(Any, arms), lambda arms: block_ratios(*arms), 0.0, torch.device("cpu"))
+    first, _ = interleaving.interleave(cast(Any, arms), lambda arms: block_ratios(*arms), 0.0, torch.device("cpu"))
     assert len(first) == samples
 
 

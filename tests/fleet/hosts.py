@@ -6,7 +6,7 @@ from pathlib import Path
 from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo, MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.results_file import Results, write
-from pytest_gpuperf.verdicts.verdict import unjudged
+from pytest_gpuperf.verdicts.verdict import judge_unjudged
 
 KEY = "8x-nvidia-h200-nv18"
 MATCH: dict[str, str | int | float | None] = {"gpu_name": "NVIDIA H200", "gpu_count": 8, "power_limit_w": 700.0}
@@ -38,5 +38,5 @@ def result(
     )
     shown = {name: Metric(value, "B/s", "higher", limit_name=limit_name) for name, value in figures.items()}
     path = folder / f"{host}{gpus}.json"
-    write(path, Results(candidate, tuple(unjudged(TEST, shown, key))))
+    write(path, Results(candidate, tuple(judge_unjudged(TEST, shown, key))))
     return path

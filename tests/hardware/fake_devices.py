@@ -46,7 +46,7 @@ class FakeDevices:
     def session(self) -> Iterator[bool]:
         yield True
 
-    def gone(self, unanswered: str) -> HardwareError:
+    def make_gone_error(self, unanswered: str) -> HardwareError:
         return HardwareError(f"nobody says {unanswered}")
 
     def driver_version(self) -> str | None:

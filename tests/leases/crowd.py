@@ -20,7 +20,7 @@ def main(folder: Path, claims: Path, seed: int, run: str | None) -> None:
     chance = random.Random(seed)
 
     def make_way() -> None:
-        if leases.wanted_alone(leases.staying):
+        if leases.is_wanted_alone(leases.staying):
             leases.stay((), "leaves")
 
     for number in range(LEASES):

@@ -40,7 +40,7 @@ class Commands:
         self.leases.stay(resources, "test_idle")
 
     def wanted_alone(self, resources: list[str]) -> bool:
-        return self.leases.wanted_alone(resources)
+        return self.leases.is_wanted_alone(resources)
 
     def release(self) -> None:
         assert self.held is not None

@@ -61,7 +61,7 @@ def test_who_holds_or_waits_or_stays_is_told_without_its_commands(
 def test_a_ticket_for_what_can_be_no_resource_keeps_nobody_waiting(folder: Path, leases: Leases, odd: object) -> None:
     with held(folder, "00000000000000000001-7-x.waiting", {**HONEST, "candidates": [A, odd], "count": 1}):
         leases.acquire([A], 1, holder="mine", timeout=0.0).release()
-        assert not leases.wanted_alone([A])
+        assert not leases.is_wanted_alone([A])
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_file_name_in_an_error_is_harmless_too(folder: Path, leases: Leases) -
     leases._folder._open = refused  # type: ignore[method-assign]
     try:
         with pytest.raises(LeaseError) as caught:
-            leases.wanted_alone([A])
+            leases.is_wanted_alone([A])
     finally:
         leases._folder._open = before  # type: ignore[method-assign]
     assert_harmless(str(caught.value))

@@ -329,7 +329,7 @@ def test_nothing_stays_open(leases: Leases) -> None:
     for _ in range(3):
         with leases.acquire([A, B], 1, holder="here", timeout=0):
             leases.stay([A], "here")
-            leases.wanted_alone([A])
+            leases.is_wanted_alone([A])
             leases.stay([], "here")
             with pytest.raises(LeaseError):
                 leases.acquire([A, B], 2, holder="here", timeout=0.01)
@@ -360,5 +360,5 @@ def test_a_removed_folder_has_no_waiters(leases: Leases, folder: Path) -> None:
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
-    assert not leases.wanted_alone([A])
+    assert not leases.is_wanted_alone([A])
     lease.release()

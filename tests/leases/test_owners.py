@@ -224,7 +224,7 @@ def test_a_waiter_who_shares_asks_nobody_to_leave(start: Start, leases: Leases, 
     lease = leases.acquire([A, B], 2, holder="here", timeout=0)
     sharer.share([B], 1, wait=False)
     until(lambda: waiters(folder) == 1)
-    assert not leases.wanted_alone([A, B])
+    assert not leases.is_wanted_alone([A, B])
     lease.release()
     assert sharer.answer() == [B]
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpuperf.features.day_zero.model import table
 from pytest_gpuperf.features.day_zero.model.between_nodes import BetweenNodes
-from pytest_gpuperf.features.day_zero.model.expecting import opinion, scaled
+from pytest_gpuperf.features.day_zero.model.expecting import opinion, predict_scaled
 from pytest_gpuperf.features.day_zero.model.rates import Rates
 from pytest_gpuperf.figures.bandwidth import bus_bandwidth
 from pytest_gpuperf.figures.metric import Metric
@@ -170,4 +170,4 @@ def test_what_uses_no_network_is_expected_as_on_one_machine() -> None:
 
 def test_no_figure_is_carried_to_other_numbers_of_ranks_over_a_network() -> None:
     work = Work(16, (Exchange("all_reduce", GIB),))
-    assert scaled(Metric(1.0, "s", "lower", work=work), 16, cluster(EIGHT_NDR)) is None
+    assert predict_scaled(Metric(1.0, "s", "lower", work=work), 16, cluster(EIGHT_NDR)) is None

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_gpuperf import CollectiveMismatch, Context, Ranks
 from pytest_gpuperf.features.mutating import c10d_internals, interception
 from pytest_gpuperf.features.mutating.faults import Fault, Kind, kinds
-from pytest_gpuperf.features.mutating.on_rank import Observed, observed
+from pytest_gpuperf.features.mutating.on_rank import Observed, observe
 
 Program = Callable[[Context], list[float]]
 TRIALS = itertools.count()
@@ -312,12 +312,12 @@ def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
     """What the ranks come to if the program's collective has a fault."""
     sites = {
         site: calls
-        for one in ranks.run(observed, None, "", program, (), {})
+        for one in ranks.run(observe, None, "", program, (), {})
         for site, calls in one.observation.sites.items()
     }
     (site,) = [site for site, calls in sites.items() if kind in kinds(calls)]
     assert site.file == __file__
-    return ranks.run(observed, Fault(site, kind), f"{next(TRIALS)}", program, (), {})
+    return ranks.run(observe, Fault(site, kind), f"{next(TRIALS)}", program, (), {})
 
 
 @pytest.mark.parametrize(
@@ -413,11 +413,11 @@ def test_a_call_that_cannot_be_altered_fails_the_program(ranks: Ranks) -> None:
 
 @pytest.mark.ranks(4)
 def test_without_another_group_the_halves_are_two(ranks: Ranks) -> None:
-    sites = ranks.run(observed, None, "", mean_over_all, (), {})[0].observation.sites
+    sites = ranks.run(observe, None, "", mean_over_all, (), {})[0].observation.sites
     first, last = sorted(sites)
-    found = ranks.run(observed, Fault(first, Kind.GROUP), "sum", mean_over_all, (), {})
+    found = ranks.run(observe, Fault(first, Kind.GROUP), "sum", mean_over_all, (), {})
     assert [one.result for one in found] == [[275.0, 1.0]] * 4
-    found = ranks.run(observed, Fault(last, Kind.GROUP), "max", mean_over_all, (), {})
+    found = ranks.run(observe, Fault(last, Kind.GROUP), "max", mean_over_all, (), {})
     assert [one.observation.applied for one in found] == [1] * 4
     assert [one.result for one in found] == [[277.75, 2.0]] * 4  # they have the same by then
 
@@ -451,10 +451,10 @@ def test_without_what_the_others_gave_a_call_stays_as_it_is(
 )
 @pytest.mark.ranks(2)
 def test_a_sum_of_symmetric_memory_has_faults(ranks: Ranks, kind: Kind, sums: list[list[float]]) -> None:
-    right = ranks.run(observed, None, "", summed_in_symmetric_memory, (), {})
+    right = ranks.run(observe, None, "", summed_in_symmetric_memory, (), {})
     (site,) = [site for site in right[0].observation.sites if site.operation == "one_shot_all_reduce"]
     assert kind in kinds(right[0].observation.sites[site])
-    found = ranks.run(observed, Fault(site, kind), "", summed_in_symmetric_memory, (), {})
+    found = ranks.run(observe, Fault(site, kind), "", summed_in_symmetric_memory, (), {})
     for rank, (one, wanted) in enumerate(zip(found, sums, strict=True)):
         own = [1.0 + rank, 3.001 * (rank + 1), 2.0 * (rank + 1), 3.001 * (rank + 1)]
         assert one.result == pytest.approx([*wanted[:2], *own[:2], *wanted[2:], *own[2:]])
@@ -464,7 +464,7 @@ def test_a_sum_of_symmetric_memory_has_faults(ranks: Ranks, kind: Kind, sums: li
 @pytest.mark.parametrize("program", [drawn_alike, drawn_by_rank])
 @pytest.mark.ranks(2)
 def test_the_last_rank_may_have_another_seed(ranks: Ranks, program: Program) -> None:
-    right = [one.result for one in ranks.run(observed, None, "", program, (), {})]
+    right = [one.result for one in ranks.run(observe, None, "", program, (), {})]
     wrong = [one.result for one in with_fault(ranks, program, Kind.SEED)]
     assert (right[0] == right[1], wrong[0] == wrong[1]) == (program is drawn_alike, program is drawn_by_rank)
     assert right[0] == wrong[0]
@@ -476,15 +476,15 @@ def test_the_last_rank_may_have_another_seed(ranks: Ranks, program: Program) -> 
 )
 @pytest.mark.ranks(2)
 def test_one_call_of_many_may_have_a_fault(ranks: Ranks, call: int, expected: list[list[float]]) -> None:
-    (site,) = ranks.run(observed, None, "", steps, (), {})[0].observation.sites
-    found = ranks.run(observed, Fault(site, Kind.SKIPPED, call), "", steps, (), {})
+    (site,) = ranks.run(observe, None, "", steps, (), {})[0].observation.sites
+    found = ranks.run(observe, Fault(site, Kind.SKIPPED, call), "", steps, (), {})
     assert [one.result for one in found] == expected
     assert [one.observation.applied for one in found] == [1, 1]
 
 
 @pytest.mark.ranks(2)
 def test_what_a_checkpoint_gets_is_compared(ranks: Ranks) -> None:
-    right = ranks.run(observed, None, "", only_saved, (), {})
+    right = ranks.run(observe, None, "", only_saved, (), {})
     for one, wrong in zip(right, with_fault(ranks, only_saved, Kind.SAVE), strict=True):
         assert one.result == wrong.result
         assert one.observation.sent != wrong.observation.sent
@@ -492,13 +492,13 @@ def test_what_a_checkpoint_gets_is_compared(ranks: Ranks) -> None:
 
 @pytest.mark.ranks(2)
 def test_what_a_receive_finds_in_its_buffer_is_not_compared(ranks: Ranks) -> None:
-    digests = [[one.observation.digest for one in ranks.run(observed, None, "", ring, (), {})] for _ in range(2)]
+    digests = [[one.observation.digest for one in ranks.run(observe, None, "", ring, (), {})] for _ in range(2)]
     assert digests[0] == digests[1]
 
 
 @pytest.mark.ranks(2)
 def test_a_maximum_is_not_swapped_for_itself(ranks: Ranks) -> None:
-    (seen, _) = ranks.run(observed, None, "", maximum, (), {})
+    (seen, _) = ranks.run(observe, None, "", maximum, (), {})
     (calls,) = seen.observation.sites.values()
     assert Kind.MAX not in kinds(calls)
     assert Kind.TIMES in kinds(calls)
@@ -552,7 +552,7 @@ def kernels(ctx: Context) -> list[str]:
 def test_nothing_stays_on_a_rank(ranks: Ranks) -> None:
     before = ranks.run(kernels)
     assert "send" not in before[0]
-    seen = ranks.run(observed, None, "", kernels, (), {})
+    seen = ranks.run(observe, None, "", kernels, (), {})
     assert [one.result for one in seen] == [["allreduce_", "send", "barrier"]] * 2  # while a program is observed
     assert ranks.run(kernels) == before
 
@@ -564,7 +564,7 @@ def reduce_otherwise(ctx: Context) -> None:
 @pytest.mark.ranks(2)
 def test_what_ranks_call_otherwise_is_found_while_a_program_is_observed(ranks: Ranks) -> None:
     with pytest.raises(CollectiveMismatch):
-        ranks.run(observed, None, "", reduce_otherwise, (), {})
+        ranks.run(observe, None, "", reduce_otherwise, (), {})
 
 
 def test_what_is_relied_on_is_there() -> None:
@@ -584,7 +584,7 @@ def in_a_mode(ctx: Context) -> None:
 
 @pytest.mark.ranks(2)
 def test_a_mode_that_passes_a_call_on_is_not_its_line(ranks: Ranks) -> None:
-    (site,) = ranks.run(observed, None, "", in_a_mode, (), {})[0].observation.sites
+    (site,) = ranks.run(observe, None, "", in_a_mode, (), {})[0].observation.sites
     source, first = inspect.getsourcelines(in_a_mode)
     assert source[site.line - first].strip() == "dist.all_reduce(torch.ones(1))"
     assert site.operation == "all_reduce"

@@ -8,7 +8,7 @@ def test_lines_appear_every_ten_seconds_with_the_time_that_is_left() -> None:
     trying = Trying(10, float("inf"), lines.append, lambda: now[0])
     for number in range(1, 11):
         now[0] = 4.0 * number
-        trying.tried(unnoticed=number % 2 == 0)
+        trying.note_tried(unnoticed=number % 2 == 0)
     assert lines == [
         "--mutate: 3 of 10 faults tried, 1 unnoticed, 28 s left",
         "--mutate: 6 of 10 faults tried, 3 unnoticed, 16 s left",
@@ -21,7 +21,7 @@ def test_a_long_run_has_fewer_lines() -> None:
     trying = Trying(2000, float("inf"), lines.append, lambda: now[0])
     for number in range(1, 1001):
         now[0] = float(number)
-        trying.tried(unnoticed=False)
+        trying.note_tried(unnoticed=False)
     assert 30 < len(lines) < 40
 
 
@@ -29,5 +29,5 @@ def test_no_more_time_is_left_than_the_budget_has() -> None:
     now, lines = [0.0], list[str]()
     trying = Trying(100, 15.0, lines.append, lambda: now[0])
     now[0] = 12.0
-    trying.tried(unnoticed=False)
+    trying.note_tried(unnoticed=False)
     assert lines == ["--mutate: 1 of 100 faults tried, 0 unnoticed, 3 s left"]

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_gpuperf.options import SHARED
-from pytest_gpuperf.parser_internals import registered
+from pytest_gpuperf.parser_internals import list_registered
 from tests.fake_gpus import without_ranks
 from tests.whole_run import write
 
@@ -104,10 +104,10 @@ def test_the_value_of_a_short_name_is_not_taken_for_a_file(pytester: pytest.Pyte
 
 def test_all_our_attributes_have_a_prefix(pytester: pytest.Pytester) -> None:
     parser = pytest.Parser(_ispytest=True)
-    assert registered(parser) == {}
+    assert list_registered(parser) == {}
     parser.addoption("--one", dest="first")
     parser.getgroup("group").addoption("--two", action="store_true")
-    assert registered(parser) == {"--one": "first", "--two": "two"}
+    assert list_registered(parser) == {"--one": "first", "--two": "two"}
     before = set(vars(pytester.parseconfig("-p", "no:gpuperf").option))
     ours = set(vars(pytester.parseconfig().option)) - before
     assert len(ours) > 20

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pytest_gpuperf.features.parity.census import Census, _weighed, agreement, digests
+from pytest_gpuperf.features.parity.census import Census, _weigh, agreement, digests
 from tests.whole_run import WholeRun, run_pytest, write
 
 Digest = Callable[[torch.Tensor], bytes]
@@ -96,7 +96,7 @@ def gpu_digest(tensor: torch.Tensor) -> bytes:
     """What a GPU's tensor leaves to hash, computed on this device."""
     given = {"other": torch.ones(3), "this": tensor}
     data = {name: one.contiguous().view(-1).view(torch.uint8) for name, one in given.items()}
-    return bytes(dict(_weighed(tensor.device, data))["this"])
+    return bytes(dict(_weigh(tensor.device, data))["this"])
 
 
 ways = pytest.mark.parametrize("digest", [digest, gpu_digest])

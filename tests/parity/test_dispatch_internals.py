@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pytest_gpuperf.features.parity.dispatch_internals import OperationsMode, mapped
+from pytest_gpuperf.features.parity.dispatch_internals import OperationsMode, map_nested
 
 
 class _Names(OperationsMode):
@@ -34,4 +34,4 @@ def test_the_mode_tells_views_from_copies() -> None:
 
 def test_nested_tensors_are_mapped() -> None:
     one = torch.ones(2)
-    assert mapped(torch.Tensor, lambda tensor: tensor.sum().item(), [one, {"a": (one, 3)}]) == [2, {"a": (2, 3)}]
+    assert map_nested(torch.Tensor, lambda tensor: tensor.sum().item(), [one, {"a": (one, 3)}]) == [2, {"a": (2, 3)}]

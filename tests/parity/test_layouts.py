@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_gpuperf.features.parity.layouts.asked import Subject, imported, layout_of
+from pytest_gpuperf.features.parity.layouts.asked import Subject, import_function, layout_of
 from pytest_gpuperf.features.parity.layouts.attention import require_attention
-from pytest_gpuperf.features.parity.layouts.plans import derived
-from pytest_gpuperf.features.parity.layouts.running import tried
+from pytest_gpuperf.features.parity.layouts.plans import derive
+from pytest_gpuperf.features.parity.layouts.running import try_layouts
 from pytest_gpuperf.features.parity.layouts.table import Result, Row, lines, status
 from pytest_gpuperf.features.parity.layouts.training import SplitError
 from pytest_gpuperf.report.command_error import CommandError
@@ -209,7 +209,7 @@ def test_bad_input_ends_the_command(folder: Path) -> None:
 def test_what_is_no_function_is_refused(tmp_path: Path, name: str, words: str) -> None:
     write(tmp_path, {"asked_model.py": "import torch\n"})
     with pytest.raises(CommandError, match=re.escape(words)):
-        imported(name, "build", tmp_path)
+        import_function(name, "build", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_what_one_device_cannot_train_is_refused_before_ranks_start(
     write(tmp_path, {"returning_model.py": MODEL})
     subject = Subject(f"returning_model:{build}", f"returning_model:{batch}", folder=str(tmp_path))
     with pytest.raises(CommandError, match=re.escape(words)):
-        tried(subject, [layout_of("ddp2")], 0, 60.0)
+        try_layouts(subject, [layout_of("ddp2")], 0, 60.0)
 
 
 def test_a_layout_that_cannot_be_read_ends_the_command(folder: Path) -> None:
@@ -263,7 +263,7 @@ class _Gated(nn.Module):
 
 
 def _plan(model: nn.Module, size: int = 2) -> dict[str, str]:
-    return derived(model, torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), size)
+    return derive(model, torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), size)
 
 
 def test_a_pair_of_layers_is_split_by_columns_and_rows() -> None:

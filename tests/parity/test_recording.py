@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pytest_gpuperf import parity_record
-from pytest_gpuperf.features.parity.judging_files import judged_files
+from pytest_gpuperf.features.parity.judging_files import judge_files
 from pytest_gpuperf.features.parity.recorded_files import Recording, path_of, read, write
 from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace
 from pytest_gpuperf.report.command_error import CommandError
@@ -150,13 +150,13 @@ def test_the_wrong_run_fails_with_the_tensor_and_the_cause(folder: Path) -> None
 def test_without_samples_the_tolerance_is_a_rule_of_thumb_and_says_so(folder: Path, tmp_path: Path) -> None:
     alone = tmp_path / "alone.pt"
     alone.write_bytes((folder / "one.pt").read_bytes())
-    report, said = judged_files(alone, folder / "two.pt", mesh={}, layouts={})
+    report, said = judge_files(alone, folder / "two.pt", mesh={}, layouts={})
     assert report.ok, str(report)
     assert said == (
         f"tolerance: 0.001 of each tensor's largest element, a rule of thumb, since {alone} has no runs with random "
         "rounding: run it with PARITY_ROUNDING=1, 2, ... 6 too"
     )
-    report, _ = judged_files(alone, folder / "wrong.pt", mesh={}, layouts={})
+    report, _ = judge_files(alone, folder / "wrong.pt", mesh={}, layouts={})
     assert report.verdict.first is not None
     assert report.verdict.first.title == "step 1, gradient of 1.weight"
 
@@ -204,7 +204,7 @@ def _of_version_9(file: Path) -> Path:
 def test_files_that_cannot_be_compared(tmp_path: Path, make: Callable[[Path], tuple[Path, Path]], words: str) -> None:
     reference, file = make(tmp_path)
     with pytest.raises(CommandError, match=words):
-        judged_files(reference, file, mesh={}, layouts={})
+        judge_files(reference, file, mesh={}, layouts={})
 
 
 def test_a_layout_may_be_declared(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.ranks.collectives import Collective, disagreement, issued_since, last_of_each, say_ranks
+from pytest_gpuperf.ranks.collectives import Collective, disagreement, last_of_each, list_issued, say_ranks
 
 # Of torch 2.13 with gloo: a barrier, an all_reduce of float[4], and in a group of its own one of int64[2, 3].
 GLOO: dict[str, Any] = {
@@ -79,17 +79,17 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 
 def one(**changes: Any) -> Collective:
-    (collective,) = issued_since({"entries": [entry(**changes)]}, 0)
+    (collective,) = list_issued({"entries": [entry(**changes)]}, 0)
     return collective
 
 
 def test_gloos_recorder_is_understood() -> None:
-    assert issued_since(GLOO, 0) == [
+    assert list_issued(GLOO, 0) == [
         Collective("0", 1, "barrier", "", done=False),
         Collective("0", 2, "all_reduce", "Float[4]", done=False),
         Collective("1", 1, "all_reduce", "Long[2, 3]", done=False),
     ]
-    assert [str(collective) for collective in issued_since(GLOO, 0)] == [
+    assert [str(collective) for collective in list_issued(GLOO, 0)] == [
         "barrier",
         "all_reduce Float[4]",
         "all_reduce Long[2, 3]",
@@ -103,17 +103,17 @@ def test_nccls_recorder_is_understood_and_tells_what_is_done() -> None:
 
 
 def test_what_was_issued_before_the_run_is_not_told() -> None:
-    assert [str(c) for c in issued_since(GLOO, AT_THE_ALL_REDUCE)] == ["all_reduce Float[4]", "all_reduce Long[2, 3]"]
-    assert [str(c) for c in issued_since(GLOO, AT_THE_ALL_REDUCE + 1)] == ["all_reduce Long[2, 3]"]
+    assert [str(c) for c in list_issued(GLOO, AT_THE_ALL_REDUCE)] == ["all_reduce Float[4]", "all_reduce Long[2, 3]"]
+    assert [str(c) for c in list_issued(GLOO, AT_THE_ALL_REDUCE + 1)] == ["all_reduce Long[2, 3]"]
 
 
 def test_sends_and_receives_are_no_collectives() -> None:
-    assert issued_since({"entries": [entry(is_p2p=True, profiling_name="nccl:send 0->1")]}, 0) == []
+    assert list_issued({"entries": [entry(is_p2p=True, profiling_name="nccl:send 0->1")]}, 0) == []
 
 
 @pytest.mark.parametrize("record", [{"version": "2.10"}, {"entries": []}])
 def test_an_empty_recorder_tells_nothing(record: dict[str, Any]) -> None:
-    assert issued_since(record, 0) == []
+    assert list_issued(record, 0) == []
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_gpuperf.ranks.channel import EMPTY
-from pytest_gpuperf.ranks.endings import Answered, Died, Ending, undisturbed
+from pytest_gpuperf.ranks.endings import Answered, Died, Ending, is_undisturbed
 from pytest_gpuperf.ranks.messages import Raised
 
 
@@ -26,4 +26,4 @@ def raised(groups: tuple[int, int] | None, *, usable: bool = True) -> Raised:
     ],
 )
 def test_a_group_is_as_it_was_if_all_ranks_raised_before_they_met(endings: list[Ending], expected: bool) -> None:
-    assert undisturbed(endings) is expected
+    assert is_undisturbed(endings) is expected

@@ -270,7 +270,7 @@ def test_what_an_earlier_rank_had_imported_is_there_before_the_next_fork() -> No
     try:
         for _ in range(2):
             ranks.append(Rank(client, f"import sys; {loaded}"))
-            client.used(["used_by_a_rank"])
+            client.note_used(["used_by_a_rank"])
         assert [rank.received() for rank in ranks] == [[False, False], [True, False]]
     finally:
         for rank in ranks:

@@ -163,7 +163,7 @@ def test_a_rank_is_ended_at_once_however_far_it_has_come(
     monkeypatch.syspath_prepend(tmp_path)
     client = ForkserverClient(("slow_to_start", *PRELOAD))
     try:
-        process = RankProcess.forked(client, ENVIRON)
+        process = RankProcess.fork(client, ENVIRON)
         start = time.monotonic()
         kill(client, [process])
         assert time.monotonic() - start < long_wait
@@ -185,7 +185,7 @@ def test_nobody_waits_for_a_forkserver_that_imports_to_tell_that_ranks_have_ende
     client = ForkserverClient(PRELOAD, {"wanted_in_the_middle": "slow_to_import"})
     pool = Pool(LocalNode(client), PoolSpec(2), {})
     pids = pool.pids
-    client.used(["wanted_in_the_middle"])
+    client.note_used(["wanted_in_the_middle"])
     signal.signal(signal.SIGALRM, _interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.5)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from pytest_gpuperf import CollectiveMismatch, Context, RankTimeout
 from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.endings import Answered, Stuck
-from pytest_gpuperf.ranks.handling import Handled, handled, held_back, tracebacks_of
+from pytest_gpuperf.ranks.handling import Handled, find_cause, list_handled, tracebacks_of
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.postmortem import World, post_mortem
 from tests.ranks.conftest import Call, notes
@@ -190,7 +190,7 @@ def test_a_plain_hang_handles_nothing(call: Call) -> None:
 
 
 def here() -> tuple[Handled, ...]:
-    return handled({threading.get_ident(): ""})
+    return list_handled({threading.get_ident(): ""})
 
 
 def test_no_exception_is_handled_outside_of_a_handler() -> None:
@@ -231,7 +231,7 @@ def test_a_suppressed_context_is_not_named_and_a_cause_is() -> None:
 def test_ranks_that_handle_different_exceptions_are_all_named_the_fewest_first() -> None:
     many, one = Handled(BAD, "x.py:1 in f", "Many\n"), Handled("KeyError: 3", "x.py:2 in g", "One\n")
     handling = {0: [many], 1: [one], 2: [many]}
-    assert held_back(handling, 4) == ([1], one)
+    assert find_cause(handling, 4) == ([1], one)
     assert tracebacks_of(handling) == [
         ("traceback of what rank 1 handles", "One"),
         ("traceback of what ranks 0, 2 handle", "Many"),
@@ -245,5 +245,5 @@ def test_ranks_that_handle_different_exceptions_are_all_named_the_fewest_first()
 
 
 def test_no_rank_that_handles_nothing_is_a_cause() -> None:
-    assert held_back({0: [], 1: []}, 2) is None
+    assert find_cause({0: [], 1: []}, 2) is None
     assert sys.exc_info() == (None, None, None)

@@ -169,7 +169,7 @@ def arrives_later(point: bytes) -> tuple[bool, list[str], list[str]]:
     shapes.make = None
     same = shapes.Point is arrived is not own
     importable.begin({})
-    return same, state.changed(), [name for name in ("make", "Point") if getattr(shapes, name) is None]
+    return same, state.list_changes(), [name for name in ("make", "Point") if getattr(shapes, name) is None]
 
 
 def test_a_class_that_arrives_after_its_module_was_imported_replaces_its_own_for_the_run(

@@ -43,7 +43,7 @@ def test_a_module_that_was_left_alone_is_no_change(state: ModuleState) -> None:
     module = imported()
     state.note()
     module.function()
-    assert state.changed() == []
+    assert state.list_changes() == []
 
 
 def test_rebound_new_and_removed_names_are_changes(state: ModuleState) -> None:
@@ -52,14 +52,14 @@ def test_rebound_new_and_removed_names_are_changes(state: ModuleState) -> None:
     module.COUNT += 1000
     module.NEW = object()
     del module.NAMES
-    assert state.changed() == ["attributes of modules: left_here.COUNT, left_here.NEW, left_here.NAMES"]
+    assert state.list_changes() == ["attributes of modules: left_here.COUNT, left_here.NEW, left_here.NAMES"]
 
 
 def test_an_attribute_of_a_class_is_a_change(state: ModuleState) -> None:
     module = imported()
     state.note()
     module.Single.instance = module.Single()
-    assert state.changed() == ["attributes of modules: left_here.Single.instance"]
+    assert state.list_changes() == ["attributes of modules: left_here.Single.instance"]
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -70,17 +70,17 @@ def test_a_shared_state_that_was_filled_is_a_change_even_if_the_program_imported
         imported()
         state.note()
     imported().Shared().value = 1
-    assert state.changed() == ["attributes of modules: left_here.Shared._shared_state"]
+    assert state.list_changes() == ["attributes of modules: left_here.Shared._shared_state"]
 
 
 def test_a_module_that_comes_as_another_one_goes_is_looked_at(state: ModuleState) -> None:
     import left_lazily  # type: ignore[import-not-found]  # noqa: F401
 
     state.note()
-    assert state.changed() == []
+    assert state.list_changes() == []
     del sys.modules["left_lazily"]
     imported().Shared().value = 1
-    assert state.changed() == ["attributes of modules: left_here.Shared._shared_state"]
+    assert state.list_changes() == ["attributes of modules: left_here.Shared._shared_state"]
 
 
 def test_an_equal_object_is_a_change(state: ModuleState) -> None:
@@ -88,7 +88,7 @@ def test_an_equal_object_is_a_change(state: ModuleState) -> None:
     module.LARGE = int("1000000")
     state.note()
     module.LARGE = int("1000000")
-    assert state.changed() == ["attributes of modules: left_here.LARGE"]
+    assert state.list_changes() == ["attributes of modules: left_here.LARGE"]
 
 
 def test_another_name_for_an_equal_object_is_a_change(state: ModuleState) -> None:
@@ -97,7 +97,7 @@ def test_another_name_for_an_equal_object_is_a_change(state: ModuleState) -> Non
     state.note()
     del module.last
     module.renamed = None
-    assert state.changed() == ["attributes of modules: left_here.renamed, left_here.last"]
+    assert state.list_changes() == ["attributes of modules: left_here.renamed, left_here.last"]
 
 
 def test_a_name_that_is_bound_anew_to_the_same_object_is_no_change(state: ModuleState) -> None:
@@ -107,7 +107,7 @@ def test_a_name_that_is_bound_anew_to_the_same_object_is_no_change(state: Module
     del module.NAMES
     module.NAMES = names
     module.__doc__ = "What Python itself keeps there is not looked at."
-    assert state.changed() == []
+    assert state.list_changes() == []
 
 
 def test_what_a_module_imports_lazily_is_no_change(state: ModuleState) -> None:
@@ -117,7 +117,7 @@ def test_what_a_module_imports_lazily_is_no_change(state: ModuleState) -> None:
     state.note()
     assert left_lazily.anything == 1
     module.json, module.Path, module.loads = sys, Path, imported
-    assert state.changed() == []
+    assert state.list_changes() == []
 
 
 def test_many_changes_are_counted(state: ModuleState) -> None:
@@ -125,7 +125,7 @@ def test_many_changes_are_counted(state: ModuleState) -> None:
     state.note()
     for index in range(7):
         setattr(module, f"new_{index}", index)
-    (text,) = state.changed()
+    (text,) = state.list_changes()
     assert text.endswith("left_here.new_4 and 2 more")
 
 
@@ -135,4 +135,4 @@ def test_what_came_with_the_process_is_not_looked_at(monkeypatch: pytest.MonkeyP
     state = ModuleState()
     state.note()
     monkeypatch.setattr(numpy, "of_a_test", 1, raising=False)
-    assert state.changed() == []
+    assert state.list_changes() == []

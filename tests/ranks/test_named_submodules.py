@@ -42,7 +42,7 @@ def names_none() -> int:
 def test_they_are_those_that_cloudpickle_finds(function: Any) -> None:
     dependencies = [torch, importlib, sys, tp, names_none, 1]
     walked = internals._find_imported_submodules(function.__code__, dependencies)
-    looked_up = payload.named_submodules(function.__code__, dependencies)
+    looked_up = payload.list_named_submodules(function.__code__, dependencies)
     assert sorted(module.__name__ for module in looked_up) == sorted(module.__name__ for module in walked)
     assert bool(walked) == (function is not names_none)
 

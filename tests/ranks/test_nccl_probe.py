@@ -12,7 +12,7 @@ import torch.distributed as dist
 from pytest_gpuperf import Context, Ranks
 from pytest_gpuperf.hardware.nccl_choices import choices_of
 from pytest_gpuperf.hardware.nccl_log import NcclLog
-from pytest_gpuperf.ranks.nccl_probe import probed
+from pytest_gpuperf.ranks.nccl_probe import probe
 
 LINE = "host:1:1 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}\n"
 
@@ -22,7 +22,7 @@ def written(ctx: Context) -> NcclLog:
     with Path(os.environ["NCCL_DEBUG_FILE"]).open("w") as log:
         log.write(f"host:1:1 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n{LINE}")
         log.flush()
-        return probed(ctx)
+        return probe(ctx)
 
 
 @pytest.mark.ranks(1, 2, device="cpu", nccl_log=True)

@@ -119,7 +119,7 @@ def unchanged_after(ctx: Context, change: Callable[[Context], object] | None) ->
     groups._opened = groups._state()
     if change is not None:
         change(ctx)
-    return groups.unchanged()
+    return groups.count_unchanged()
 
 
 def make_and_destroy_a_group(ctx: Context) -> None:
@@ -181,14 +181,14 @@ def test_a_key_in_the_store_is_seen_by_its_owner(call: Call) -> None:
 def test_a_group_that_is_not_split_is_never_kept(pool: Pool, call: Call) -> None:
     def told(ctx: Context) -> int | None:
         (groups,) = (found for found in gc.get_objects() if type(found) is Groups)
-        return groups.unchanged()
+        return groups.count_unchanged()
 
     assert call(told) == [None, None]
 
 
 def have_the_ranks_say(ctx: Context, told: list[int | None]) -> None:
     number = told[ctx.rank]
-    Groups.unchanged = lambda self: number  # type: ignore[method-assign]
+    Groups.count_unchanged = lambda self: number  # type: ignore[method-assign]
 
 
 def requests_until_the_next_test(pool: Pool, monkeypatch: pytest.MonkeyPatch, timeout: float = 60) -> list[object]:

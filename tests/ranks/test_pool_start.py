@@ -57,7 +57,7 @@ def test_ranks_that_do_not_come_up_are_a_launch_error_and_are_ended(
 
 
 def test_a_rank_that_ended_before_it_was_told_anything_is_a_launch_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    forked = RankProcess.forked
+    forked = RankProcess.fork
 
     def ends_at_once(client: ForkserverClient, environ: Mapping[str, str]) -> RankProcess:
         process = forked(client, environ)
@@ -65,7 +65,7 @@ def test_a_rank_that_ended_before_it_was_told_anything_is_a_launch_error_too(mon
         assert client.exit_code(process.pid, DEADLINE) == -signal.SIGKILL
         return process
 
-    monkeypatch.setattr(RankProcess, "forked", ends_at_once)
+    monkeypatch.setattr(RankProcess, "fork", ends_at_once)
     client = ForkserverClient(("tests.ranks.light_rank",))
     try:
         with pytest.raises(LaunchError) as caught:

@@ -26,7 +26,7 @@ from pytest_gpuperf.ranks.postmortem import (
     PostMortem,
     World,
     describe_exit,
-    happened,
+    has_failed,
     inquire_after,
     post_mortem,
 )
@@ -268,7 +268,7 @@ def test_a_group_of_some_ranks_is_compared_among_them() -> None:
 def test_ranks_that_return_from_unequal_collectives_did_not_do_the_same() -> None:
     endings = [Answered(EMPTY, 2), Answered(EMPTY, 1), Answered(EMPTY, 2)]
     issued = {0: [collective(1), collective(2)], 1: [collective(1)], 2: [collective(1), collective(2)]}
-    assert happened(endings)
+    assert has_failed(endings)
     assert inquire_after(endings)
     found = inquest(*endings, issued=issued)
     assert type(found.error) is CollectiveMismatch
@@ -296,7 +296,7 @@ def test_ranks_that_return_from_unequal_collectives_did_not_do_the_same() -> Non
 def test_a_run_failed_unless_all_ranks_came_to_the_same_end(
     endings: list[Ending], failed: bool, inquired: bool
 ) -> None:
-    assert happened(endings) is failed
+    assert has_failed(endings) is failed
     assert inquire_after(endings) is inquired
 
 

@@ -54,23 +54,23 @@ def printed(process: RankProcess, text: str | bytes) -> RankProcess:
 def test_the_exception_that_ended_it_is_told_by_its_first_line(process: RankProcess) -> None:
     printed(process, "before\n" + TERMINATED + CRASHED)
     assert process.last_words() == "CUDA error: assert"
-    assert str(process.printed("stderr")).startswith("before")  # what is shown to the user is all of it
+    assert str(process.read_printed("stderr")).startswith("before")  # what is shown to the user is all of it
     assert process.last_words() == "CUDA error: assert"
 
 
 def test_half_a_character_is_told_once_the_rest_is_there(process: RankProcess) -> None:
     printed(process, b"caf\xc3")
-    assert list(process.printed_whole("stderr")) == ["caf"]
-    assert list(process.printed_whole("stderr")) == []
+    assert list(process.read_printed_whole("stderr")) == ["caf"]
+    assert list(process.read_printed_whole("stderr")) == []
     printed(process, b"\xa9\n")
-    assert list(process.printed_whole("stderr")) == ["é\n"]
+    assert list(process.read_printed_whole("stderr")) == ["é\n"]
     printed(process, b"\xff\n")
-    assert list(process.printed_whole("stderr")) == ["\N{REPLACEMENT CHARACTER}\n"]
+    assert list(process.read_printed_whole("stderr")) == ["\N{REPLACEMENT CHARACTER}\n"]
 
 
 def test_a_long_output_is_read_in_pieces(process: RankProcess) -> None:
     printed(process, "x" * 3_000_000)
-    pieces = list(process.printed_whole("stderr"))
+    pieces = list(process.read_printed_whole("stderr"))
     assert len(pieces) == 3
     assert "".join(pieces) == "x" * 3_000_000
 

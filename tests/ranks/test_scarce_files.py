@@ -61,11 +61,11 @@ def refused(files: int, needed: int) -> contextlib.AbstractContextManager[object
 
 @pytest.mark.parametrize("files", range(10))
 def test_a_rank_that_lacks_a_file_leaves_none_open(own_client: ForkserverClient, files: int) -> None:
-    RankProcess.forked(own_client, ENVIRON).close()  # so that there is a forkserver
+    RankProcess.fork(own_client, ENVIRON).close()  # so that there is a forkserver
     before = open_files()
     # The other ends of two connections, and the request, are open for a moment.
     with limited(files), refused(files, FILES + 3):
-        RankProcess.forked(own_client, ENVIRON).close()
+        RankProcess.fork(own_client, ENVIRON).close()
     gc.collect()  # a socket that nobody closed is a warning, and warnings are errors here
     assert open_files() == before
 

@@ -228,11 +228,11 @@ def test_a_functional_collective_is_awaited() -> None:
     from torch.distributed import _functional_collectives as functional
 
     pending = functional.AsyncCollectiveTensor(torch.ones(2))
-    done = torch_internals.awaited(pending)
+    done = torch_internals.wait_for_tensor(pending)
     assert type(done) is torch.Tensor
     assert done.tolist() == [1.0, 1.0]
     plain = torch.ones(1)
-    assert torch_internals.awaited(plain) is plain
+    assert torch_internals.wait_for_tensor(plain) is plain
 
 
 def test_leaves_are_those_of_nested_containers() -> None:

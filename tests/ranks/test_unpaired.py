@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from pytest_gpuperf import CollectiveMismatch
 from pytest_gpuperf.ranks.messages import Account, Passing
-from pytest_gpuperf.ranks.unpaired import unpaired
+from pytest_gpuperf.ranks.unpaired import find_unpaired
 from tests.ranks.conftest import Call
 
 
@@ -48,7 +48,7 @@ HERE = Account(1)
     ],
 )
 def test_ranks_whose_messages_never_pass(accounts: list[Account], returned: list[int], said: str) -> None:
-    found = unpaired(dict(enumerate(accounts)), range(len(accounts)), returned)
+    found = find_unpaired(dict(enumerate(accounts)), range(len(accounts)), returned)
     assert str(found) == said
 
 
@@ -69,7 +69,7 @@ def test_ranks_whose_messages_never_pass(accounts: list[Account], returned: list
     ],
 )
 def test_a_doubt_lets_the_run_go_on(accounts: list[Account], still: list[int], returned: list[int]) -> None:
-    assert unpaired(dict(enumerate(accounts)), still, returned) is None
+    assert find_unpaired(dict(enumerate(accounts)), still, returned) is None
 
 
 def in_vain(ctx: Any, way: str) -> None:

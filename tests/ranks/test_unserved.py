@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.ranks.messages import Account
-from pytest_gpuperf.ranks.unserved import sought, unserved
+from pytest_gpuperf.ranks.unserved import find_unserved, sought
 
 WAITS = Account(1, sought="127.0.0.1:29500")
 
 
 def test_ranks_that_all_wait_for_stores() -> None:
     elsewhere = replace(WAITS, sought="127.0.0.1:29501")
-    found = unserved({0: WAITS, 1: WAITS, 2: elsewhere}, [0, 1, 2], [0, 1, 2])
+    found = find_unserved({0: WAITS, 1: WAITS, 2: elsewhere}, [0, 1, 2], [0, 1, 2])
     assert str(found) == (
         "ranks 0, 1 wait for a store at 127.0.0.1:29500, where nobody listens; "
         "rank 2 waits for a store at 127.0.0.1:29501, where nobody listens"
@@ -24,7 +24,7 @@ def test_ranks_that_all_wait_for_stores() -> None:
 
 
 def test_a_rank_that_waits_when_the_other_has_returned() -> None:
-    found = unserved({0: Account(1), 1: WAITS}, [0, 1], [1])
+    found = find_unserved({0: Account(1), 1: WAITS}, [0, 1], [1])
     assert str(found) == "rank 1 waits for a store at 127.0.0.1:29500, where nobody listens"
 
 
@@ -42,7 +42,7 @@ def test_a_rank_that_waits_when_the_other_has_returned() -> None:
 )
 def test_a_doubt_lets_the_run_go_on(other: Account | None, still: list[int], waiting: list[int]) -> None:
     accounts = {0: WAITS} if other is None else {0: WAITS, 1: other}
-    assert unserved(accounts, still, waiting) is None
+    assert find_unserved(accounts, still, waiting) is None
 
 
 def frame_in(function: str, file: str, **variables: Any) -> FrameType:

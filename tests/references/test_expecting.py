@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.baselines.match import Scalar
-from pytest_gpuperf.features.day_zero.model.expecting import scaled
+from pytest_gpuperf.features.day_zero.model.expecting import predict_scaled
 from pytest_gpuperf.features.day_zero.model.rates import Rates
 from pytest_gpuperf.features.day_zero.references.expecting import Expecting
 from pytest_gpuperf.features.day_zero.references.schema import Recorded, References, Source
@@ -116,7 +116,7 @@ def test_a_time_is_bounded_from_above() -> None:
 def test_a_collective_is_carried_by_the_model_and_its_error_is_told() -> None:
     work = Work(8, (Exchange("all_reduce", GIB),))
     metric = Metric(1.0, "B/s", "higher").for_work(work)
-    model = {ranks: scaled(metric, ranks, RATES) for ranks in (2, 4, 8)}
+    model = {ranks: predict_scaled(metric, ranks, RATES) for ranks in (2, 4, 8)}
     assert all(model.values())
     two = 330e9
     four = two * (model[4] or 0) / (model[2] or 1) * 1.07  # the model is 7 % off between 2 and 4
@@ -153,8 +153,8 @@ def test_gpus_of_another_kind_have_no_references() -> None:
 
 def test_scaling_needs_one_collective_of_a_known_kind() -> None:
     rate = Metric(1.0, "B/s", "higher")
-    assert scaled(rate, 2, RATES) is None
-    assert scaled(rate.for_work(Work(2, (Exchange("unheard", GIB),))), 2, RATES) is None
-    time = scaled(Metric(1.0, "s", "lower").for_work(Work(2, (Exchange("all_gather", GIB),))), 2, RATES)
+    assert predict_scaled(rate, 2, RATES) is None
+    assert predict_scaled(rate.for_work(Work(2, (Exchange("unheard", GIB),))), 2, RATES) is None
+    time = predict_scaled(Metric(1.0, "s", "lower").for_work(Work(2, (Exchange("all_gather", GIB),))), 2, RATES)
     assert time is not None
     assert math.isclose(time, 0.004, rel_tol=1.0)

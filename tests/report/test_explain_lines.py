@@ -8,7 +8,7 @@ import pytest
 from pytest_gpuperf.baselines.plain import plain, read
 from pytest_gpuperf.report.explain_lines import explanation_in_words, explanation_lines
 from pytest_gpuperf.report.verdict_line import details
-from pytest_gpuperf.report.why import chosen_in_words
+from pytest_gpuperf.report.why import say_chosen
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.share import Share
@@ -107,9 +107,9 @@ def test_what_was_found_is_one_sentence(verdict: Verdict, words: str) -> None:
     ],
 )
 def test_of_nccl_s_choices_what_differs_is_said(name: str, then: str, now: str, words: str) -> None:
-    said = chosen_in_words({name: (then, now)})
+    said = say_chosen({name: (then, now)})
     assert said.startswith(f"what NCCL chose: {words.removesuffix('*')}")
-    assert chosen_in_words({}) == ""
+    assert say_chosen({}) == ""
 
 
 def test_the_lines_of_a_verdict_have_both() -> None:

@@ -49,13 +49,13 @@ def test_a_loss_of_the_environment_is_a_finding_about_the_run() -> None:
 
 
 def test_an_undecided_figure_is_a_finding_about_the_run() -> None:
-    for verdict, expected in ((SAME, False), (SAME.undecided(Reason.OPEN), True)):
+    for verdict, expected in ((SAME, False), (SAME.leave_undecided(Reason.OPEN), True)):
         assert found(report(user_properties=verdict_properties([SAME, verdict]))).undecided is expected
 
 
 def test_a_race_that_was_asked_for_and_not_run_is_a_finding_about_the_run() -> None:
-    unraced = UNJUDGED.undecided(Reason.CANNOT_RACE, "no git")
-    for verdict, expected in ((SAME, False), (SAME.undecided(Reason.CANNOT_RACE), False), (unraced, True)):
+    unraced = UNJUDGED.leave_undecided(Reason.CANNOT_RACE, "no git")
+    for verdict, expected in ((SAME, False), (SAME.leave_undecided(Reason.CANNOT_RACE), False), (unraced, True)):
         assert found(report(user_properties=verdict_properties([verdict]))).unraced is expected
 
 

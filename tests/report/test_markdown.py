@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.features.github.markdown import escaped, markdown
+from pytest_gpuperf.features.github.markdown import escape, markdown
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.verdicts.outcome import Outcome
@@ -114,10 +114,10 @@ def test_without_room_nothing_is_written(room: int) -> None:
     ],
 )
 def test_no_name_is_read_as_markdown_or_html(text: str, there: str) -> None:
-    assert escaped(text) == there
+    assert escape(text) == there
 
 
 @given(st.text())
 def test_escaped_text_stays_in_its_cell(text: str) -> None:
-    assert not set(escaped(text)) & set("|`<>*\n\r\\[]")
-    assert len(escaped(text).splitlines()) <= 1
+    assert not set(escape(text)) & set("|`<>*\n\r\\[]")
+    assert len(escape(text).splitlines()) <= 1

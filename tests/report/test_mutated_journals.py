@@ -16,7 +16,7 @@ import pytest
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.report.profiles import profile_properties
 from pytest_gpuperf.report.properties import carrying, unchecked_properties, verdict_properties
-from pytest_gpuperf.report.run_journal import RunJournalError, told
+from pytest_gpuperf.report.run_journal import RunJournalError, read_journal
 from pytest_gpuperf.traces.profile import Profile
 from tests.page.examples import CURVE, KEY, MATRIX, SEARCH
 from tests.report.examples import SAME
@@ -115,9 +115,9 @@ def test_a_head_of_another_form_is_refused(tmp_path: Path, name: str) -> None:
         if type(value) is kind and (value != "\0" or name != "rootpath"):
             continue
         with pytest.raises(RunJournalError, match="has no first line that can be read"):
-            told(journal(tmp_path, head={**HEAD, name: value}))
+            read_journal(journal(tmp_path, head={**HEAD, name: value}))
     with pytest.raises(RunJournalError):
-        told(journal(tmp_path, head={key: value for key, value in HEAD.items() if key != name}))
+        read_journal(journal(tmp_path, head={key: value for key, value in HEAD.items() if key != name}))
 
 
 def test_a_run_whose_rootdir_is_elsewhere_is_an_error(tmp_path: Path) -> None:

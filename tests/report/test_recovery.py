@@ -14,7 +14,7 @@ import pytest
 
 from pytest_gpuperf.baselines import files
 from pytest_gpuperf.report import run_journal
-from pytest_gpuperf.report.run_journal import Head, RunJournal, RunJournalError, journal_of, told
+from pytest_gpuperf.report.run_journal import Head, RunJournal, RunJournalError, journal_of, read_journal
 
 SOURCE = """
 import os, pathlib, time
@@ -116,7 +116,7 @@ def test_a_journal_without_its_first_line_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "r.json.journal"
     path.write_text('{"he')
     with pytest.raises(RunJournalError, match="has no first line that can be read"):
-        told(path)
+        read_journal(path)
 
 
 def written(results: Path, config: pytest.Config, *reports: pytest.TestReport) -> Path:
@@ -142,7 +142,7 @@ def test_a_journal_larger_than_other_files_may_be_is_read(
     output = [("Captured stdout call", "x" * 1000)]
     path = written(tmp_path / "r.json", pytestconfig, *(report_of(f"test_{n}", sections=output) for n in range(9)))
     assert path.stat().st_size > files.MOST_BYTES
-    kept = told(path)
+    kept = read_journal(path)
     assert (kept.ended, kept.broken, dict(kept.running)) == (9, 0, {})
     assert [report["nodeid"] for report in kept.reports()] == [f"test_{n}" for n in range(9)]
 
@@ -153,7 +153,7 @@ def test_a_journal_keeps_the_beginning_and_the_end_of_a_long_output(
     output = [("Captured stdout call", f"first{'x' * (1 << 20)}last")]
     path = written(tmp_path / "r.json", pytestconfig, report_of("test_a", sections=output))
     assert path.stat().st_size < 20_000
-    (report,) = told(path).reports()
+    (report,) = read_journal(path).reports()
     ((title, text),) = report["sections"]
     left_out = (1 << 20) + 9 - (1 << 14)
     note = f"[gpuperf: {left_out} characters are left out here: the journal of a killed run keeps 16384 of an output]"
@@ -174,7 +174,7 @@ def test_no_line_is_longer_than_the_reader_takes(
         report_of("test_a", "call", longrepr="y" * 40_000, user_properties=many),
         report_of("test_a"),
     )
-    kept = told(path)
+    kept = read_journal(path)
     assert (kept.ended, kept.broken) == (1, 0)
     call, _ = kept.reports()
     assert "this report was longer than 30000 bytes, so the journal left out its output" in call["sections"][0][1]
@@ -189,5 +189,5 @@ def test_a_line_that_is_too_long_is_left_out_and_the_next_ones_are_read(
         stream.write(f'{{"report": "{"x" * 9000}"}}\n')
         stream.write('{"start": "test_b", "location": ["test_it.py", 1, "test_b"]}\n')
     monkeypatch.setattr(run_journal, "MOST_LINE_BYTES", 2000)
-    kept = told(path)
+    kept = read_journal(path)
     assert (kept.ended, kept.broken, list(kept.running)) == (1, 1, ["test_b"])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.report.table import (
     Line,
-    expected_lines,
-    shortened,
+    expectation_lines,
+    shorten,
     skip_lines,
     unchecked_lines,
     verdict_table,
@@ -80,7 +80,7 @@ def test_expectations_are_told_where_they_hold_and_where_nothing_needs_them() ->
         Outcome.IMPROVED: [idle],
     }
     for outcome in Outcome:
-        assert texts(expected_lines([UNJUDGED, replace(known, outcome=outcome)])) == told.get(outcome, [])
+        assert texts(expectation_lines([UNJUDGED, replace(known, outcome=outcome)])) == told.get(outcome, [])
 
 
 def test_figures_are_counted_worst_first_and_by_machine() -> None:
@@ -105,7 +105,7 @@ def test_on_a_terminal_the_tests_id_is_shortened_and_never_a_number(width: int, 
 
 @given(st.text(), st.integers(5, 50))
 def test_a_shortened_text_fits_and_keeps_both_ends(text: str, room: int) -> None:
-    short = shortened(text, room)
+    short = shorten(text, room)
     assert len(short) <= room
     assert (short == text) == (len(text) <= room)
     if short != text:

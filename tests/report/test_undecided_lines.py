@@ -23,7 +23,7 @@ from tests.report.examples import SAME
     ],
 )
 def test_undecided_figures_are_one_line_with_each_cure_once(reason: Reason, cure: str) -> None:
-    open_ = SAME.undecided(reason, "no git;\ninstall it")
+    open_ = SAME.leave_undecided(reason, "no git;\ninstall it")
     assert undecided_lines([SAME, open_, open_], fails=True) == [
         f"undecided: {cure} (2 metrics); this fails the run; --undecided=warn lets it pass"
     ]
@@ -34,7 +34,7 @@ def test_undecided_figures_are_one_line_with_each_cure_once(reason: Reason, cure
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_race_of_all_figures_that_could_not_begin_fails_the_run(fails: bool) -> None:
-    open_ = replace(SAME.undecided(Reason.CANNOT_RACE, "there is no v1.0"), baseline=None)
+    open_ = replace(SAME.leave_undecided(Reason.CANNOT_RACE, "there is no v1.0"), baseline=None)
     assert undecided_lines([open_], fails=fails) == [
         "undecided: it could not race: there is no v1.0 (1 metric); this fails the run, which was to race"
     ]

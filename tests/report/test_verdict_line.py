@@ -9,7 +9,7 @@ from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.report.verdict_line import describe, opinion_lines, run_lines, run_policy_lines, tripped_in_words
+from pytest_gpuperf.report.verdict_line import describe, opinion_lines, run_lines, run_policy_lines, say_tripped
 from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy
@@ -130,37 +130,37 @@ SLOWER_STEP = replace(
             [SEEN.replace("launches", "launches, none of them on these GPUs")],
         ),
         (
-            REGRESSED.undecided(Reason.SUSPECT),
+            REGRESSED.leave_undecided(Reason.SUSPECT),
             f"{SLOWER}, undecided: the run ended before other launches decided",
             [SEEN],
         ),
         (
-            REGRESSED.undecided(Reason.BUDGET),
+            REGRESSED.leave_undecided(Reason.BUDGET),
             f"{SLOWER}, undecided: time ran out",
             [SEEN, "raise --race-budget"],
         ),
         (
-            REGRESSED.undecided(Reason.CANNOT_RACE, NO_GIT),
+            REGRESSED.leave_undecided(Reason.CANNOT_RACE, NO_GIT),
             f"{SLOWER}, undecided: it could not race",
             [SEEN, f"not raced: {NO_GIT}", "the baseline has too few launches on these GPUs to decide alone"],
         ),
         (
-            replace(CONTEST, code=None, against="").undecided(Reason.CANNOT_RACE, NO_GIT),
+            replace(CONTEST, code=None, against="").leave_undecided(Reason.CANNOT_RACE, NO_GIT),
             "undecided: it could not race",
             [f"not raced: {NO_GIT}"],
         ),
         (
-            RACED.undecided(Reason.OPEN),
+            RACED.leave_undecided(Reason.OPEN),
             f"{SLOWER}, undecided: 6 launches differ too much",
             [SEEN, CODE, ENVIRONMENT, "run on a quieter machine, or time a longer step"],
         ),
         (
-            replace(REGRESSED, launches=26).undecided(Reason.OPEN, NO_GIT),
+            replace(REGRESSED, launches=26).leave_undecided(Reason.OPEN, NO_GIT),
             f"{SLOWER}, undecided: 26 launches differ too much",
             [SEEN, f"not raced: {NO_GIT}", "run on a quieter machine, or time a longer step"],
         ),
         (
-            replace(NO_RECORD, metric=SPEEDUP).undecided(Reason.ASKED),
+            replace(NO_RECORD, metric=SPEEDUP).leave_undecided(Reason.ASKED),
             "maybe below the 1.20x that the test requires",
             [INTERVAL],
         ),
@@ -448,14 +448,14 @@ def test_a_run_that_moved_as_a_whole_is_one_finding() -> None:
     ],
 )
 def test_each_gate_has_words(tripped: Tripped, words: str) -> None:
-    assert tripped_in_words([tripped]) == f"GPU GPU-1: {words}"
+    assert say_tripped([tripped]) == f"GPU GPU-1: {words}"
 
 
 def test_a_gpu_of_a_cluster_is_named_with_its_node() -> None:
     tripped = [Tripped("GPU-1", Gate.POWER_BRAKE, node="gpu-b")]
-    assert tripped_in_words(tripped) == "GPU GPU-1 of node gpu-b: power brake"
+    assert say_tripped(tripped) == "GPU GPU-1 of node gpu-b: power brake"
 
 
 def test_the_gates_of_all_gpus_are_named() -> None:
     tripped = [Tripped("GPU-1", Gate.POWER_BRAKE), Tripped("GPU-2", Gate.XID, 48)]
-    assert tripped_in_words(tripped) == "GPU GPU-1: power brake; GPU GPU-2: the driver reported Xid 48"
+    assert say_tripped(tripped) == "GPU GPU-1: power brake; GPU GPU-2: the driver reported Xid 48"

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpuperf.baselines.plain import plain, read
 from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
-from pytest_gpuperf.report.why import changed_in_words, measured_in_words, why
+from pytest_gpuperf.report.why import say_changed, say_measured, why
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.report.examples import SAME
@@ -48,14 +48,14 @@ def moved(**observed: float) -> Verdict:
     ],
 )
 def test_clock_power_and_temperature(observed: dict[str, float], words: str) -> None:
-    assert measured_in_words(moved(**observed)) == words
+    assert say_measured(moved(**observed)) == words
     assert why(moved(**observed)) == ([words] if words else [])
-    assert measured_in_words(replace(moved(**observed), outcome=Outcome.SAME)) == ""
+    assert say_measured(replace(moved(**observed), outcome=Outcome.SAME)) == ""
 
 
 def test_a_record_that_tells_nothing_of_its_gpus() -> None:
     bare = replace(BASELINE, launches=BASELINE.launches[2:])
-    assert measured_in_words(replace(moved(sm_clock=1e9, watts=1.0, kelvin=400.0), baseline=bare)) == ""
+    assert say_measured(replace(moved(sm_clock=1e9, watts=1.0, kelvin=400.0), baseline=bare)) == ""
 
 
 def test_what_gpus_did_is_kept_and_may_be_missing() -> None:
@@ -66,6 +66,6 @@ def test_what_gpus_did_is_kept_and_may_be_missing() -> None:
 
 
 def test_only_the_first_changed_files_are_named() -> None:
-    assert changed_in_words(()) == ""
-    assert changed_in_words(["a.py"]) == "changed since, and imported by the test: a.py"
-    assert changed_in_words([f"{n}.py" for n in range(7)]).endswith(": 0.py, 1.py, 2.py, 3.py, 4.py and 2 more")
+    assert say_changed(()) == ""
+    assert say_changed(["a.py"]) == "changed since, and imported by the test: a.py"
+    assert say_changed([f"{n}.py" for n in range(7)]).endswith(": 0.py, 1.py, 2.py, 3.py, 4.py and 2 more")

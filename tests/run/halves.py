@@ -66,13 +66,13 @@ class Halves:
         self.session.launch.begin(number, software)
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
-        return self.session.concluding._concluded(test, body_hash, metrics)
+        return self.session.concluding._judge_figures(test, body_hash, metrics)
 
     def unjudged(self, test: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
-        return self.session.concluding._shown(test, metrics)
+        return self.session.concluding._show(test, metrics)
 
     def ended(self, test: str, number: int, problem: str) -> None:
-        self.recorded.ended(test, number, problem)
+        self.recorded.note_ended(test, number, problem)
 
     def left_out(self) -> dict[str, str]:
         return self.recorded.left_out()

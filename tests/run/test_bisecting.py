@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.features.racing.bisecting import bisected
+from pytest_gpuperf.features.racing.bisecting import bisect_lost
 from pytest_gpuperf.features.racing.suspects import Held
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
@@ -31,7 +31,7 @@ def found(folder: Path, good: str, decisions: dict[str, Decide]) -> str:
             decisions[place](test)
 
     held = Held(None, [], [LOST])  # type: ignore[arg-type]
-    (line,) = bisected([held], folder, good, race, lambda said: None)
+    (line,) = bisect_lost([held], folder, good, race, lambda said: None)
     return re.sub(r"[0-9a-f]{12}", "HASH", line)
 
 
@@ -48,11 +48,11 @@ def broken(test: Held) -> None:
 
 
 def out_of_time(test: Held) -> None:
-    test.decide(LOST.undecided(Reason.BUDGET))
+    test.decide(LOST.leave_undecided(Reason.BUDGET))
 
 
 def undecided(test: Held) -> None:
-    test.decide(LOST.undecided(Reason.OPEN))
+    test.decide(LOST.leave_undecided(Reason.OPEN))
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_without_ranks_that_run_the_thread_method_is_the_plugins_own(tmp_path: P
 
 def test_sigterm_where_no_rank_runs_does_what_it_did() -> None:
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    with Interruptions().admitted():
+    with Interruptions().admit():
         assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
         with pytest.raises(Terminated, match="got SIGTERM"):
             signal.raise_signal(signal.SIGTERM)
@@ -143,7 +143,7 @@ def test_a_handler_of_the_users_stays() -> None:
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:
         interruptions = Interruptions()
-        with interruptions.admitted():
+        with interruptions.admit():
             signal.raise_signal(signal.SIGTERM)
             assert not interruptions.interrupt(pytest.fail)
     finally:
@@ -155,7 +155,7 @@ def test_another_thread_cannot_admit_it_and_is_not_interrupted() -> None:
     interruptions, told = Interruptions(), []
 
     def wait() -> None:
-        with interruptions.admitted():
+        with interruptions.admit():
             told.append(interruptions.interrupt(pytest.fail))
 
     thread = threading.Thread(target=wait)

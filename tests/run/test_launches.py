@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpuperf.run.launches import LaunchOf, launch_of, repeated
+from pytest_gpuperf.run.launches import LaunchOf, launch_of, repeat
 
 TESTS = """
 import pytest
@@ -25,12 +25,12 @@ def collected(pytester: pytest.Pytester) -> list[pytest.Function]:
 
 def test_one_launch_is_the_tests_themselves(pytester: pytest.Pytester) -> None:
     items = collected(pytester)
-    assert repeated(items, 1) == items
+    assert repeat(items, 1) == items
 
 
 def test_launches_follow_one_another(pytester: pytest.Pytester) -> None:
     items = collected(pytester)
-    again = repeated(items, 3)
+    again = repeat(items, 3)
     identities = [item.nodeid for item in items]
     assert [launch_of(item) for item in again] == [
         LaunchOf(identity, number) for number in (1, 2, 3) for identity in identities
@@ -38,14 +38,14 @@ def test_launches_follow_one_another(pytester: pytest.Pytester) -> None:
 
 
 def test_each_launch_has_a_node_id_of_its_own(pytester: pytest.Pytester) -> None:
-    again = repeated(collected(pytester), 3)
+    again = repeat(collected(pytester), 3)
     assert len({item.nodeid for item in again}) == len(again) == 9
 
 
 def test_a_repeated_test_is_the_same_function_with_the_same_parameters_and_marks(pytester: pytest.Pytester) -> None:
     items = collected(pytester)
     items[0].add_marker("added_by_a_plugin")
-    for first, again in zip(items, repeated(items, 2)[len(items) :], strict=True):
+    for first, again in zip(items, repeat(items, 2)[len(items) :], strict=True):
         assert again.function is first.function
         assert again.fixturenames == first.fixturenames
         assert getattr(again, "callspec", None) == getattr(first, "callspec", None)
@@ -62,4 +62,4 @@ def test_a_test_that_is_named_otherwise_later_keeps_its_identity(
         # As xdist does for tests of a group, where pytest lets it.
         patch.setattr(pytest.Function, "nodeid", property(lambda item: f"{collected_as.fget(item)}@group"))
         assert items[0].nodeid == f"{identities[0]}@group"
-        assert [launch_of(item).identity for item in repeated(items, 2)] == identities * 2
+        assert [launch_of(item).identity for item in repeat(items, 2)] == identities * 2

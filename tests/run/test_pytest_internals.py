@@ -114,11 +114,11 @@ def test_a_copy_runs_with_the_parameters_and_fixtures_of_its_item(
 ) -> None:
     def body(items: Items) -> None:
         one, two = items["test_one"], items["test_two"]
-        copy = pytest_internals.copied(one, "#2", one.obj)
+        copy = pytest_internals.copy_item(one, "#2", one.obj)
         assert copy.nodeid == "test_it.py::test_one#2[7]"
         assert all(report.passed for report in pytest_internals.run_phases(copy, two, log=False))
         assert log(one) == ["wide up", "own up", "one 7 a", "own down"]
-        assert pytest_internals.copied(two, "#2", two.obj).nodeid == "test_it.py::TestOwn::test_two#2"
+        assert pytest_internals.copy_item(two, "#2", two.obj).nodeid == "test_it.py::TestOwn::test_two#2"
         pytest_internals.tear_down_before(copy, None)
 
     during_a_run(body)
@@ -127,7 +127,7 @@ def test_a_copy_runs_with_the_parameters_and_fixtures_of_its_item(
 def test_a_copy_of_a_method_of_unittest_runs(during_a_run: Callable[[Callable[[Items], None]], None]) -> None:
     def body(items: Items) -> None:
         item = items["test_run"]
-        copy = pytest_internals.copied(item, "#2", getattr(item.cls("test_run"), "test_run"))  # noqa: B009  # not typed
+        copy = pytest_internals.copy_item(item, "#2", getattr(item.cls("test_run"), "test_run"))  # noqa: B009  # not typed
         assert copy.nodeid == "test_it.py::TestCase::test_run#2"
         assert all(report.passed for report in pytest_internals.run_phases(copy, None, log=False))
 

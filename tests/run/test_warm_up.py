@@ -42,7 +42,7 @@ def test_a_run_starts_the_forkserver_only_for_tests_that_need_it(
 ) -> None:
     fake_gpus.install(monkeypatch, 2)
     started: list[bool] = []
-    monkeypatch.setattr(ForkserverClient, "_spawned", lambda self, *args: started.append(True))
+    monkeypatch.setattr(ForkserverClient, "_spawn", lambda self, *args: started.append(True))
     monkeypatch.setattr("pytest_gpuperf.run.current_ranks.CurrentRanks.prepare", lambda self, world_size: None)
     pytester.makepyfile(test_it=TESTS)
     pytester.inline_run("-p", "no:cacheprovider", *arguments)

@@ -60,7 +60,7 @@ def test_a_programs_peak_is_without_what_others_hold(
         return after
 
     monkeypatch.setattr(device_memory, "release_memory", lambda device: done.append("released"))
-    monkeypatch.setattr(device_memory, "held", held)
+    monkeypatch.setattr(device_memory, "held_bytes", held)
     assert device_memory.own_peak(10 * SMALL, before, torch.device("cpu")) == own
     assert done == (["released", "looked"] if before >= SMALL else [])
 
@@ -71,8 +71,8 @@ def test_without_a_device_there_is_no_peak() -> None:
 
 def test_tensors_hold_what_the_allocator_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: {"cuda:1": 4096}[str(device)])
-    assert device_memory.held(torch.device("cuda", 1)) == 4096
-    assert device_memory.held(torch.device("cpu")) == 0
+    assert device_memory.held_bytes(torch.device("cuda", 1)) == 4096
+    assert device_memory.held_bytes(torch.device("cpu")) == 0
 
 
 class Held:
@@ -108,7 +108,7 @@ def test_a_configurations_peak_is_its_own(monkeypatch: pytest.MonkeyPatch, done:
         return RankTrial(samples, 10 * SMALL, 0, ())
 
     monkeypatch.setattr(trial_module, "slowest", met)
-    monkeypatch.setattr(trial_module, "_timed", timed)
+    monkeypatch.setattr(trial_module, "_time", timed)
     assert trial(ALONE, lambda ctx: None, {}, Sampling(), None).peak == 7 * SMALL
     # NCCL lets go of an earlier program's tensors in a collective.
     assert done == ["released", "met", "looked", "ran", "released", "looked"]
@@ -120,6 +120,6 @@ def test_a_metered_programs_peak_is_its_own(monkeypatch: pytest.MonkeyPatch, don
         return RankReading(steps=1, seconds=1.0, joules=None, sent=None, received=None, peak_bytes=10 * SMALL)
 
     monkeypatch.setattr(metering, "_meet", lambda *, cuda: done.append("met"))
-    monkeypatch.setattr(metering, "_metered", metered)
+    monkeypatch.setattr(metering, "_meter", metered)
     assert meter(ALONE, lambda ctx: None, {}, Sampling(), ()).peak_bytes == 7 * SMALL
     assert done == ["released", "met", "looked", "ran", "released", "looked"]

@@ -22,7 +22,7 @@ HERTZ = 1.98e9
 def sampled(gate: Gate, steps: int, seconds: float, *, before: float = 0.0) -> None:
     """A sample behind the gate, whose steps take the host so long."""
     held = gate.seconds(steps)
-    gate.sampled(steps, cycles=int(held * HERTZ), held=held, before=before, seconds=seconds)
+    gate.note_sample(steps, cycles=int(held * HERTZ), held=held, before=before, seconds=seconds)
 
 
 def test_the_first_gate_is_short_and_errs_towards_a_longer_one() -> None:
@@ -148,5 +148,5 @@ def test_a_host_that_gets_slower_and_slower_does_not_wait() -> None:
 def test_cycles_are_those_of_the_fastest_clock_seen() -> None:
     gate = Gate()
     for hertz in (0.345e9, HERTZ, 1.4e9):
-        gate.sampled(1, cycles=1_000_000, held=1_000_000 / hertz, before=0.0, seconds=0.0)
+        gate.note_sample(1, cycles=1_000_000, held=1_000_000 / hertz, before=0.0, seconds=0.0)
     assert gate.cycles(1) == pytest.approx(MIN_SECONDS * HERTZ, abs=1)

@@ -16,7 +16,7 @@ from pytest_gpuperf.timing import clock as clock_module
 from pytest_gpuperf.timing import measure as measure_module
 from pytest_gpuperf.timing.clock import HostClock, Reset
 from pytest_gpuperf.timing.compare import Tolerance, compare
-from pytest_gpuperf.timing.interleaving import interleaved
+from pytest_gpuperf.timing.interleaving import interleave
 from pytest_gpuperf.timing.measure import Timed, measure
 from pytest_gpuperf.timing.sampling import (
     FIRST_STEPS,
@@ -254,7 +254,7 @@ def late_block(ctx: Context) -> list[list[float]]:
     for clock, arm in zip(clocks, arms, strict=True):
         clock.script([10e-3 + count * 1e-5 for count in range(100)])
         assert arm.plan.samples == 10
-    return interleaved(arms, lambda blocks: block_ratios(*blocks), 0.0, ctx.device)
+    return interleave(arms, lambda blocks: block_ratios(*blocks), 0.0, ctx.device)
 
 
 def test_a_block_with_a_sample_that_waited_for_a_host_is_taken_again(call: Call) -> None:
@@ -462,7 +462,7 @@ def test_on_cpus_the_time_begins_once_all_ranks_are_there(monkeypatch: pytest.Mo
 def test_on_a_warm_device_a_graph_is_replayed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """That brings the graph to the device. Each replay has many steps, so the first steps are no number of replays."""
     monkeypatch.setattr(measure_module, "slowest", lambda seconds, device: list(seconds))
-    monkeypatch.setattr(measure_module, "captured", lambda step, steps: step)
+    monkeypatch.setattr(measure_module, "capture", lambda step, steps: step)
     context = cast(Any, SimpleNamespace(device=torch.device("cuda")))
     clock = ScriptedClock([0.5e-3])
     timed = Timed(context, clock, lambda: None, Sampling(cuda_graph=True), warm=True)

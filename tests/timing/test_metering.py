@@ -44,7 +44,7 @@ def counted(ctx: Context, window: float, *, smoke: bool) -> tuple[RankReading, i
         return Counters(1000.0 + 0.5 * moved["steps"], nbytes, 2 * nbytes)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metering, "installed_devices", lambda: FakeDevices(counters=read))
+        patch.setattr(metering, "find_devices", lambda: FakeDevices(counters=read))
         reading = meter(ctx, program, {}, Sampling(window=window, smoke=smoke), ("GPU-0", "GPU-1"))
     return reading, moved["steps"]
 
@@ -84,7 +84,7 @@ def test_nobody_steps_while_the_counters_of_another_are_read(monkeypatch: pytest
         return metering.NOTHING
 
     monkeypatch.setattr(metering, "_meet", lambda *, cuda: done.append("meet"))
-    monkeypatch.setattr(metering, "installed_devices", lambda: FakeDevices(counters=read))
+    monkeypatch.setattr(metering, "find_devices", lambda: FakeDevices(counters=read))
     alone: Any = SimpleNamespace(rank=0, device=torch.device("cpu"))
     meter(alone, program, {}, Sampling(smoke=True), ("GPU-0",))
     assert done == ["meet", "meet", "read", "meet", "step", "meet", "read"]

@@ -13,7 +13,7 @@ def tied(*ranks: RankEvents, issued: tuple[tuple[Issued, ...], ...] = ()) -> lis
     collectives = Collectives()
     for number, of_rank in enumerate(ranks):
         collectives.add(of_rank, issued[number] if issued else ())
-    return [[(part.rank, part.slice.name) for part in parts] for parts in collectives.tied()]
+    return [[(part.rank, part.slice.name) for part in parts] for parts in collectives.tie()]
 
 
 def nccl(name: str, at: float, **args: object) -> Event:

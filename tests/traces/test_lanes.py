@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_gpuperf.traces.lanes import MOST, NAME_CHARACTERS, lanes_of, merged
+from pytest_gpuperf.traces.lanes import MOST, NAME_CHARACTERS, lanes_of, merge_lanes
 from pytest_gpuperf.traces.profile import Lane
 from tests.traces.kineto import events, gloo_step, gpu_step, kernel, launch, x
 
@@ -47,13 +47,13 @@ def test_long_names_are_cut() -> None:
 
 def test_few_intervals_stay_as_they_are() -> None:
     lane = Lane(0, "compute", "stream 7", ((0.0, 1e-6, "a"), (2e-6, 1e-6, "b")))
-    assert merged([lane]) == [lane]
+    assert merge_lanes([lane]) == [lane]
 
 
 def test_small_neighbours_become_one_that_names_the_longest() -> None:
     small = [(i * 1e-6, 0.5e-6 + i * 1e-8, f"k{i}") for i in range(10)]
     large = (1e-3, 1e-3, "large")
-    (lane,) = merged([Lane(0, "compute", "stream 7", (*small, large))], most=2)
+    (lane,) = merge_lanes([Lane(0, "compute", "stream 7", (*small, large))], most=2)
     first, second = lane.intervals
     assert first[::2] == (0.0, "k9 (+ 9 more)")
     assert first[1] == pytest.approx(9.59e-6)
@@ -65,7 +65,7 @@ def test_all_lanes_together_have_at_most_so_many() -> None:
         Lane(rank, "compute", "stream 7", tuple((i * 2e-6, 1e-6 * (1 + i % 7), f"k{i}") for i in range(5000)))
         for rank in range(4)
     ]
-    found = merged(lanes)
+    found = merge_lanes(lanes)
     assert 4 <= sum(len(lane.intervals) for lane in found) <= MOST
     for lane in found:
         start, duration, _ = lane.intervals[-1]
@@ -75,4 +75,4 @@ def test_all_lanes_together_have_at_most_so_many() -> None:
 
 def test_more_lanes_than_intervals_keep_one_each() -> None:
     lanes = [Lane(rank, "host", "thread 1", ((0.0, 1.0, "a"), (10.0, 1.0, "b"))) for rank in range(8)]
-    assert [len(lane.intervals) for lane in merged(lanes, most=5)] == [1] * 8
+    assert [len(lane.intervals) for lane in merge_lanes(lanes, most=5)] == [1] * 8

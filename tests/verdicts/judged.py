@@ -74,4 +74,4 @@ def raced(
     suspect = screened(judge, 90.0, **fields)
     assert (suspect.outcome, suspect.suspect) == (Outcome.UNDECIDED, True)
     arms = Arms(metrics(*old, **fields), metrics(*present, **fields), "abc123")
-    return judge.raced(suspect, arms, over=over)
+    return judge.judge_race(suspect, arms, over=over)

@@ -119,9 +119,9 @@ def test_launches_clear_a_suspect_and_the_first_one_counts() -> None:
     judge = judge_of(STEADY)
     suspect = screened(judge, 95.0)
     assert judge.may_clear(suspect, [])
-    assert judge.cleared(suspect, []) is None
+    assert judge.clear(suspect, []) is None
     fresh: list[Metric] = []
-    while (verdict := judge.cleared(suspect, fresh)) is None:
+    while (verdict := judge.clear(suspect, fresh)) is None:
         assert len(fresh) < MOST_CLEARING
         fresh += metrics(100.0)
     assert said(verdict) == (Outcome.SAME, Reason.CLEARED)
@@ -133,7 +133,7 @@ def test_launches_that_are_as_slow_clear_nothing() -> None:
     judge = judge_of(STEADY, tests=100)
     suspect = screened(judge, 95.0)
     for count in range(1, MOST_CLEARING + 1):
-        assert judge.cleared(suspect, metrics(*[95.0] * count)) is None
+        assert judge.clear(suspect, metrics(*[95.0] * count)) is None
 
 
 def test_on_other_gpus_two_launches_clear_what_the_screen_would_pass() -> None:
@@ -141,11 +141,11 @@ def test_on_other_gpus_two_launches_clear_what_the_screen_would_pass() -> None:
     suspect = screened(judge, 90.0)
     assert judge.may_clear(suspect, [])
     assert judge.may_clear(suspect, metrics(90.0))
-    assert judge.cleared(suspect, metrics(90.0, 90.0)) is None
+    assert judge.clear(suspect, metrics(90.0, 90.0)) is None
     slow = screened(judge, 96.5)
     assert judge.may_clear(slow, metrics(96.5))
     assert not judge.may_clear(slow, metrics(96.5, 96.5))
-    assert said(judge.cleared(suspect, metrics(99.0, 99.0))) == (Outcome.SAME, Reason.CLEARED)
+    assert said(judge.clear(suspect, metrics(99.0, 99.0))) == (Outcome.SAME, Reason.CLEARED)
 
 
 # Figures that are only shown.
@@ -282,7 +282,7 @@ def test_a_race_clears_a_figure_that_scatters_widely() -> None:
     suspect = screened(judge, 20.0)
     assert suspect.suspect
     arms = Arms(metrics(*old), metrics(*present), "abc123")
-    found = judge.raced(suspect, arms, over=True)
+    found = judge.judge_race(suspect, arms, over=True)
     assert said(found) == (Outcome.UNJUDGED, Reason.NOISY)
 
 
@@ -424,7 +424,7 @@ def test_a_race_that_finds_no_more_than_was_known_is_expected() -> None:
 
 
 def raced_suspect(judge: Judge, suspect: Verdict, old: list[float], present: list[float]) -> Verdict | None:
-    return judge.raced(suspect, Arms(metrics(*old), metrics(*present), "abc123"), over=False)
+    return judge.judge_race(suspect, Arms(metrics(*old), metrics(*present), "abc123"), over=False)
 
 
 def test_a_known_regression_does_not_excuse_what_the_test_asks_for() -> None:
@@ -479,7 +479,7 @@ def test_a_race_too_must_reach_what_the_test_asks_for(
     judge = judge_of(MET)
     suspect = screened(judge, 1.21, unit="x", interval=(1.205, 1.22), at_least=1.2)
     assert suspect.suspect
-    verdict = judge.raced(suspect, Arms(figures(1.3), figures(1.3), "abc"), over=False)
+    verdict = judge.judge_race(suspect, Arms(figures(1.3), figures(1.3), "abc"), over=False)
     assert said(verdict) == expected
 
 
@@ -503,15 +503,15 @@ CHANNELS = {"nccl": "2.28.9", "torch": "2.13.0", "NCCL_MAX_NCHANNELS": "12"}
 @pytest.mark.parametrize(("value", "outcome"), [(90.0, Outcome.UNDECIDED), (110.0, Outcome.IMPROVED)])
 def test_a_figure_that_is_not_the_same_names_what_differs_from_its_record(value: float, outcome: Outcome) -> None:
     judge = judge_of(STEADY, now=CHANNELS)
-    verdict = judge.named(screened(judge, value))
+    verdict = judge.name_differences(screened(judge, value))
     assert (verdict.outcome, verdict.differs) == (outcome, {"NCCL_MAX_NCHANNELS": ("", "12")})
-    assert judge.named(verdict) is verdict
+    assert judge.name_differences(verdict) is verdict
 
 
 def test_a_figure_that_is_the_same_or_has_no_record_names_nothing() -> None:
     judge = judge_of(STEADY, now=CHANNELS)
-    assert judge.named(screened(judge, 100.0)).differs == {}
-    assert judge.named(verdict_of(100.0, None)).differs == {}
+    assert judge.name_differences(screened(judge, 100.0)).differs == {}
+    assert judge.name_differences(verdict_of(100.0, None)).differs == {}
 
 
 def test_no_record_is_missing() -> None:
@@ -560,9 +560,9 @@ def test_a_figure_below_what_is_expected_is_decided_by_the_median_of_three_launc
     assert (said(suspect), suspect.suspect) == ((Outcome.UNDECIDED, Reason.SUSPECT), True)
     for launches in range(2):
         assert judge.may_clear(suspect, metrics(*later[:launches]))
-        assert judge.cleared(suspect, metrics(*later[:launches])) is None
+        assert judge.clear(suspect, metrics(*later[:launches])) is None
     assert not judge.may_clear(suspect, metrics(*later))
-    found = judge.cleared(suspect, metrics(*later))
+    found = judge.clear(suspect, metrics(*later))
     assert found is not None
     assert (said(found), found.metric.value, found.launches) == ((Outcome.MISSING, reason), median, 3)
     assert found.fails is (reason is Reason.BELOW)
@@ -572,7 +572,7 @@ def test_many_tests_that_are_below_at_once_are_no_chance() -> None:
     judge = loaded(Judge(KEY, Policy(), expects=lambda *_: Opinion(Saying.BELOW, 90.0), strict=False), None, [TEST])
     suspects = [judge.screen(f"test_{number}", "busbw", metrics(85.0)[0], "body") for number in range(13)]
     assert not judge.may_clear(suspects[0], [])
-    found = judge.cleared(suspects[0], [])
+    found = judge.clear(suspects[0], [])
     assert found is not None
     assert (said(found), found.launches) == ((Outcome.MISSING, Reason.BELOW), 1)
 

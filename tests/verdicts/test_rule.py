@@ -87,8 +87,8 @@ def test_figures_that_differ_between_machines_hide_no_loss_of_others() -> None:
     wild = replace(steady, between=0.5)
     alone, among = (Rule.of(Policy(), found, 100) for found in ([steady] * 6, [steady] * 6 + [wild] * 4))
     assert among.between_of_suite == alone.between_of_suite == 0.006
-    assert among.seen(steady) == alone.seen(steady) < 0.055
-    assert among.seen(wild) > 0.3
+    assert among.find_smallest_slowdown(steady) == alone.find_smallest_slowdown(steady) < 0.055
+    assert among.find_smallest_slowdown(wild) > 0.3
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_the_screen_by_hand() -> None:
     bound = LN_5 - T_SCREEN * error
     assert not SUITE.suspects(STEADY, bound - 1e-6)
     assert SUITE.suspects(STEADY, bound + 1e-6)
-    assert SUITE.seen(STEADY) == close(math.expm1(bound + 1.644854 * error))
-    assert SUITE.seen(STEADY) < 0.05
+    assert SUITE.find_smallest_slowdown(STEADY) == close(math.expm1(bound + 1.644854 * error))
+    assert SUITE.find_smallest_slowdown(STEADY) < 0.05
 
 
 def test_a_wide_figure_is_suspect_beyond_its_own_error_only() -> None:
@@ -123,7 +123,7 @@ def test_a_wide_figure_is_suspect_beyond_its_own_error_only() -> None:
     error = 0.03 * math.sqrt(1 + math.pi / 20)
     assert not wide.suspects(WIDE, 1.75 * error - 1e-6)
     assert wide.suspects(WIDE, 1.75 * error + 1e-6)
-    assert wide.seen(WIDE) == close(math.expm1((1.75 + 1.644854) * error))
+    assert wide.find_smallest_slowdown(WIDE) == close(math.expm1((1.75 + 1.644854) * error))
 
 
 def test_on_new_gpus_the_machines_spread_counts() -> None:
@@ -139,8 +139,8 @@ def test_without_any_spread_nothing_is_known() -> None:
     one = scattered(1, 0.0, 0.0)
     blind = Rule.of(Policy(), [one], 1)
     assert blind.suspects(one, -1.0)
-    assert blind.seen(one) == math.inf
-    assert not blind.improved(one, -1.0)
+    assert blind.find_smallest_slowdown(one) == math.inf
+    assert not blind.is_improved(one, -1.0)
     assert blind.against_record(one, [1.0] * 5).decision is OPEN
     assert blind.against_record(one, [0.0] * 5).decision is OPEN
     assert blind.environment(one, [1.0] * 5).decision is CLEARED
@@ -149,7 +149,7 @@ def test_without_any_spread_nothing_is_known() -> None:
 
 
 def test_a_spread_beyond_all_bounds_lets_nothing_be_seen() -> None:
-    assert Rule(Policy(), 100, 500.0, 1000.0).seen(scattered(5, 0.0, 500.0)) == math.inf
+    assert Rule(Policy(), 100, 500.0, 1000.0).find_smallest_slowdown(scattered(5, 0.0, 500.0)) == math.inf
 
 
 @given(rules, histories | new_histories, logs, st.floats(0, 5))
@@ -365,12 +365,12 @@ def test_an_improvement_by_hand() -> None:
     margin = T_ALPHA * 0.01 * math.sqrt(1 + math.pi / 20)
     noisy = replace(SUITE, spread_of_suite=0.01)
     history = scattered(10, 0.0, 0.01)
-    assert not noisy.improved(history, -margin + 1e-5)
-    assert noisy.improved(history, -margin - 1e-5)
-    assert not SUITE.improved(STEADY, -LN_5 + 1e-5)
-    assert SUITE.improved(STEADY, -LN_5 - 1e-5)
+    assert not noisy.is_improved(history, -margin + 1e-5)
+    assert noisy.is_improved(history, -margin - 1e-5)
+    assert not SUITE.is_improved(STEADY, -LN_5 + 1e-5)
+    assert SUITE.is_improved(STEADY, -LN_5 - 1e-5)
     # Whoever lets larger losses pass is told of such gains all the same; whoever looks closer, of smaller ones.
-    assert replace(SUITE, policy=Policy(minimum_slowdown=0.5)).improved(STEADY, -LN_5 - 1e-5)
+    assert replace(SUITE, policy=Policy(minimum_slowdown=0.5)).is_improved(STEADY, -LN_5 - 1e-5)
     closer = replace(SUITE, policy=Policy(minimum_slowdown=0.04))
-    assert closer.improved(STEADY, -math.log(1.04) - 1e-5)
-    assert not closer.improved(STEADY, -math.log(1.04) + 1e-5)
+    assert closer.is_improved(STEADY, -math.log(1.04) - 1e-5)
+    assert not closer.is_improved(STEADY, -math.log(1.04) + 1e-5)

@@ -16,15 +16,15 @@ from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.features.acceptance.command import QUICK_SOAK, SOAK, Wanted
 from pytest_gpuperf.features.acceptance.hosts import accept_hosts
 from pytest_gpuperf.features.acceptance.lines import document, lines
-from pytest_gpuperf.features.acceptance.phases import STARTED, Ended, Phase, command_of, found, phases, run
-from pytest_gpuperf.features.acceptance.verdict import Acceptance, Fitness, Seen, accepted
+from pytest_gpuperf.features.acceptance.phases import STARTED, Ended, Phase, command_of, find_results, phases, run
+from pytest_gpuperf.features.acceptance.verdict import Acceptance, Fitness, Seen, judge_acceptance
 from pytest_gpuperf.features.day_zero.references.shelf import Shelf
 from pytest_gpuperf.features.doctor.diagnosis import diagnose
 from pytest_gpuperf.features.doctor.finding import Finding
 from pytest_gpuperf.features.doctor.gather import gather
 from pytest_gpuperf.features.page.page_file import write_page
 from pytest_gpuperf.hardware.device import HardwareError
-from pytest_gpuperf.hardware.machine import Machine, installed_devices
+from pytest_gpuperf.hardware.machine import Machine, find_devices
 from pytest_gpuperf.report.results_file import Results, write
 from pytest_gpuperf.suites_command import PACKAGE, suites_root
 
@@ -59,35 +59,35 @@ def accept(wanted: Wanted) -> int:
         )
     _say(f"{machine.describe()}; {_references(machine, shelf)}")
     with tempfile.TemporaryDirectory(prefix="gpuperf-accept-") as folder:
-        acceptance, results = _accepted(wanted, machine, root, Path(folder))
+        acceptance, results = _accept(wanted, machine, root, Path(folder))
     print("", *lines(acceptance), sep="\n", flush=True)
-    for line in _written(wanted, results, acceptance):
+    for line in _say_written(wanted, results, acceptance):
         _say(line)
     return _UNFIT if acceptance.fitness is Fitness.UNFIT or acceptance.partial else 0
 
 
-def _accepted(wanted: Wanted, machine: Machine, root: Path, folder: Path) -> tuple[Acceptance, Results]:
+def _accept(wanted: Wanted, machine: Machine, root: Path, folder: Path) -> tuple[Acceptance, Results]:
     """Run the phases, and judge what they found; a phase that is interrupted ends them."""
     soak = wanted.soak if wanted.soak is not None else QUICK_SOAK if wanted.quick or not machine.gpus else SOAK
     cores = len(os.sched_getaffinity(0))
     selected = phases(len(machine.gpus), quick=wanted.quick, soak=soak, cores=cores)
-    signal.signal(signal.SIGTERM, _interrupted)
+    signal.signal(signal.SIGTERM, _interrupt)
     every: list[Results] = []
     failed, partial, number = "", "", 0
     findings: Sequence[Finding] = ()
     try:
-        findings = diagnose(gather(installed_devices(), counts=True))
+        findings = diagnose(gather(find_devices(), counts=True))
         for number, phase in enumerate(selected):
             ended = _run(phase, root, folder, number)
             every += [] if ended.results is None else [ended.results]
-            failed = failed or _failed(phase, ended)
+            failed = failed or _say_failure(phase, ended)
     except KeyboardInterrupt:
-        interrupted = found(_results(folder, number))
+        interrupted = find_results(_results(folder, number))
         every += [] if interrupted is None else [interrupted]
         partial = f"interrupted in {selected[number].name}"
-    results = _joined(every, machine)
+    results = _join(every, machine)
     seen = Seen(results.verdicts, results.ran, findings, results.matrices, len(machine.gpus), failed)
-    acceptance = accepted(seen, partial)
+    acceptance = judge_acceptance(seen, partial)
     return acceptance, replace(results, summary=document(acceptance))
 
 
@@ -108,7 +108,7 @@ def _run(phase: Phase, root: Path, folder: Path, number: int) -> Ended:
     return ended
 
 
-def _failed(phase: Phase, ended: Ended) -> str:
+def _say_failure(phase: Phase, ended: Ended) -> str:
     """Say what else went wrong in a phase: pytest ended otherwise than by passed and failed tests that it reported."""
     if ended.results is None or not ended.results.ran:
         return f"{STARTED} of {phase.name}: {ended.output}"
@@ -118,7 +118,7 @@ def _failed(phase: Phase, ended: Ended) -> str:
     return ""
 
 
-def _joined(every: Sequence[Results], machine: Machine) -> Results:
+def _join(every: Sequence[Results], machine: Machine) -> Results:
     """Return one value of the results of all phases; figures and launches are those of the last one."""
     if not every:
         return Results(Baselines(machine.key, machine.match), ())
@@ -126,7 +126,7 @@ def _joined(every: Sequence[Results], machine: Machine) -> Results:
     return replace(last, ran=tuple(ran for results in every for ran in results.ran))
 
 
-def _written(wanted: Wanted, results: Results, acceptance: Acceptance) -> list[str]:
+def _say_written(wanted: Wanted, results: Results, acceptance: Acceptance) -> list[str]:
     told = []
     for path, what in ((wanted.json, "results"), (wanted.report, "page")):
         if path is None:
@@ -173,7 +173,7 @@ def _unwritable(path: Path) -> str:
     return ""
 
 
-def _interrupted(*_: object) -> NoReturn:
+def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 

@@ -126,7 +126,7 @@ def component_of(test: str, metric: str = "") -> str:
     return "GPU memory" if subject == "memory_hierarchy" else subject.replace("_", " ")
 
 
-def explained_by(name: str) -> Component:
+def explain(name: str) -> Component:
     """Return the component of this name; one that no finding explains if it is a step."""
     return next((component for component in MACHINE if component.name == name), Component(name))
 

@@ -34,7 +34,7 @@ class SlowPart:
     """The host that has it; empty for a link between two."""
 
     @classmethod
-    def parsed(cls, line: str) -> Self:
+    def parse(cls, line: str) -> Self:
         """Return the part that a line of the test's record is about."""
         part, _, rest = line.partition(" ")
         name = rest.partition(": ")[0]
@@ -60,7 +60,7 @@ def accept_hosts(wanted: Wanted, root: Path, environ: Mapping[str, str]) -> int:
         _say(f"error: the hosts were not measured: {next(iter(skipped), ended.output)}")
         return UNAVAILABLE
     _say(f"hosts: measured in {time.monotonic() - began:.0f} s")
-    slow = [SlowPart.parsed(line) for line in _slow_lines(ran)]
+    slow = [SlowPart.parse(line) for line in _slow_lines(ran)]
     failed = [one.reason for one in ran if one.outcome == "failed"] if not slow else []
     print("", *verdict_lines(slow, failed), *drain_lines(slow, environ), sep="\n", flush=True)
     if wanted.json is not None:

@@ -127,10 +127,10 @@ def run(command: Sequence[str], results: Path, log: Path) -> Ended:
             process.send_signal(signal.SIGINT)
             _wait(process)
             raise
-    return Ended(found(results), status, tail_of(log))
+    return Ended(find_results(results), status, tail_of(log))
 
 
-def found(results: Path) -> Results | None:
+def find_results(results: Path) -> Results | None:
     """Return what a phase wrote, or what the journal of a killed one holds; None if there is neither."""
     try:
         return load(results)

@@ -14,16 +14,16 @@ from pytest_gpuperf.features.acceptance.components import (
     NETWORK,
     NUMBERS,
     component_of,
-    explained_by,
+    explain,
     is_number,
     is_soak,
     subject_of,
 )
-from pytest_gpuperf.features.acceptance.power import soaked_in_words
+from pytest_gpuperf.features.acceptance.power import say_soaked
 from pytest_gpuperf.features.doctor.finding import Finding, Severity
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
-from pytest_gpuperf.report.verdict_line import tripped_in_words, what_happened
+from pytest_gpuperf.report.verdict_line import say_tripped, what_happened
 from pytest_gpuperf.verdicts.opinion import Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy
@@ -115,7 +115,7 @@ class Seen:
     """What else went wrong while the tests ran; empty if nothing did."""
 
 
-def accepted(seen: Seen, partial: str = "") -> Acceptance:
+def judge_acceptance(seen: Seen, partial: str = "") -> Acceptance:
     """Return the verdict.
 
     Args:
@@ -137,7 +137,7 @@ def _row(name: str, seen: Seen) -> Row:
     verdicts = [one for one in seen.verdicts if component_of(one.test, one.metric_name) == name]
     tests = {one.test for one in verdicts}
     ran = [one for one in seen.ran if not is_number(one) and (one.test in tests or component_of(one.test) == name)]
-    told = [one for one in seen.findings if one.check in explained_by(name).checks]
+    told = [one for one in seen.findings if one.check in explain(name).checks]
     bad = sorted((one for one in told if one.severity in (Severity.CRITICAL, Severity.WARNING)), key=_rank)
     because = _cause(bad[0]) if bad else ""
     failing = {one.test for one in seen.verdicts if one.fails}
@@ -146,11 +146,13 @@ def _row(name: str, seen: Seen) -> Row:
     ]
     below = sorted((one for one in verdicts if _is_below(one)), key=_loss, reverse=True)
     slow = _slow(below, verdicts, seen) if _is_slow(below) else ""
-    decisive = [one for one in bad if one.check in explained_by(name).decisive]
+    decisive = [one for one in bad if one.check in explain(name).decisive]
     if decisive:
         because = _cause(decisive[0])
     if broken:
-        return Row(name, State.BROKEN, "; ".join(filter(None, (_broken(broken), slow))), because, bool(decisive))
+        return Row(
+            name, State.BROKEN, "; ".join(filter(None, (_say_what_broke(broken), slow))), because, bool(decisive)
+        )
     if slow:
         return Row(name, State.SLOW, slow, because, bool(decisive))
     if critical := [one for one in bad if one.severity is Severity.CRITICAL]:
@@ -173,11 +175,11 @@ def _numbers(seen: Seen) -> Row:
     ends = Counter(one.outcome for one in tests)
     failed = sorted((one for one in tests if one.outcome == "failed"), key=lambda one: not is_soak(one))
     checked = sum(one.outcome == "passed" for one in seen.ran if not is_number(one))
-    soak = soaked_in_words([one.properties for one in tests])
+    soak = say_soaked([one.properties for one in tests])
     passed = f"{format_count(ends['passed'], 'test')} passed"
     full = f"; values right at full size in {format_count(checked, 'perf test')}" if checked else ""
     if failed:
-        return Row(NUMBERS, State.BROKEN, f"{_broken(failed)}; {passed}")
+        return Row(NUMBERS, State.BROKEN, f"{_say_what_broke(failed)}; {passed}")
     if seen.failed:
         return Row(NUMBERS, State.BROKEN, seen.failed)
     if not ends["passed"]:
@@ -300,7 +302,7 @@ def _who(verdict: Verdict) -> str:
     return f" (GPU {rank}; the others {format_value(others, metric.unit)})"
 
 
-def _broken(failed: Sequence[Ran]) -> str:
+def _say_what_broke(failed: Sequence[Ran]) -> str:
     first = failed[0]
     more = f"; {len(failed) - 1} more" if len(failed) > 1 else ""
     return f"{subject_of(first.test)}::{first.test.rpartition('::')[2]}: {first.reason}{more}"
@@ -310,7 +312,7 @@ def _slow(below: Sequence[Verdict], verdicts: Sequence[Verdict], seen: Seen) -> 
     worst = below[0]
     more = f"; {len(below)} of {format_count(len(verdicts), 'metric')}" if len(below) > 1 else ""
     lost = format_percent(1 - math.exp(-_loss(worst)) if worst.metric.better == "higher" else math.expm1(_loss(worst)))
-    unfit = sorted({tripped_in_words(one.metric.invalid) for one in below if one.metric.invalid})
+    unfit = sorted({say_tripped(one.metric.invalid) for one in below if one.metric.invalid})
     why = f"; {unfit[0]}" if unfit else ""
     return f"{_in_words(worst)}: {lost} worse{_pair(worst, seen)}{more}{why}; {_sources(below)}"
 
@@ -366,7 +368,7 @@ def _why_not(verdicts: Sequence[Verdict], ran: Sequence[Ran], seen: Seen) -> str
         return "no GPU in use"
     unfit = [one for one in verdicts if one.metric.invalid]
     if unfit:
-        return tripped_in_words(unfit[0].metric.invalid)
+        return say_tripped(unfit[0].metric.invalid)
     if verdicts:
         first = verdicts[0]
         value = f"{_short(first.test)} {first.metric_name} {format_value(first.metric.value, first.metric.unit)}"

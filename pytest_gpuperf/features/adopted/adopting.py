@@ -61,9 +61,9 @@ class Adopting:
         adoption = adoption_of(cls)
         if adoption is None and self._isolation is None:
             return
-        from pytest_gpuperf.features.adopted.families import family_of, mixed, plain_family_of
+        from pytest_gpuperf.features.adopted.families import family_of, list_mixed, plain_family_of
 
-        if harnesses := mixed(cls):
+        if harnesses := list_mixed(cls):
             self._found[cls] = (
                 f"{cls.__qualname__} derives from {' and '.join(harnesses)}, which start ranks each in its own way: "
                 "derive from one of them"

@@ -17,7 +17,7 @@ def family_of(cls: type) -> Family | None:
     return next((family for family in FAMILIES if family.adopts(cls)), None)
 
 
-def mixed(cls: type) -> list[str]:
+def list_mixed(cls: type) -> list[str]:
     """The names of the harnesses that the class derives from, if they are several; each would start processes."""
     names = [base.__name__ for base in cls.__mro__ if base.__name__ in _BASES]
     return names if len(names) > 1 else []

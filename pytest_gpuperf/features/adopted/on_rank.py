@@ -28,7 +28,7 @@ def run(context: Context, call: Call) -> int | None:
     """
     family = family_named(call.family)
     with restoring.environment(call.environ), restoring.settings():
-        cls = found(call.home)
+        cls = find_class(call.home)
         context.note_modules()
         with restoring.plain_state(cls), restoring.bindings(cls):
             restoring.read_variables_again(cls)
@@ -44,7 +44,7 @@ def run(context: Context, call: Call) -> int | None:
     return None
 
 
-def found(home: Home) -> type:
+def find_class(home: Home) -> type:
     """The class, from its module, which is imported unless it was.
 
     Raises:
@@ -52,7 +52,7 @@ def found(home: Home) -> type:
     """
     module = sys.modules.get(home.module)
     if module is None or not _is_from(module, home.file):
-        module = _imported(home)
+        module = _import(home)
     try:
         cls: Any = reduce(getattr, home.name.split("."), cast("Any", module))
     except AttributeError:
@@ -63,7 +63,7 @@ def found(home: Home) -> type:
     return cast("type", cls)
 
 
-def _imported(home: Home) -> ModuleType:
+def _import(home: Home) -> ModuleType:
     sys.modules.pop(home.module, None)
     try:
         module = importlib.import_module(home.module)

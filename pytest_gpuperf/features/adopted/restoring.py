@@ -133,10 +133,10 @@ def _classes(owner: Any, module: str) -> Iterator[type]:
         if isinstance(value, type) and value.__module__ == module and not _is_lasting(value):
             yield value
             if value is not owner:
-                yield from (one for one in _nested(value, module))
+                yield from (one for one in _list_nested(value, module))
 
 
-def _nested(owner: type, module: str) -> Iterator[type]:
+def _list_nested(owner: type, module: str) -> Iterator[type]:
     for value in list(vars(owner).values()):
         if isinstance(value, type) and value.__module__ == module and not _is_lasting(value):
             yield value

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
-from pytest_gpuperf.markers import RanksMarker, checked_ranks
+from pytest_gpuperf.markers import RanksMarker, check_ranks
 
 Class = TypeVar("Class", bound=type)
 
@@ -32,7 +32,7 @@ class Adoption:
         Raises:
             ValueError: a keyword that ``on_ranks`` does not take, or one of its values.
         """
-        return checked_ranks((world_size,), dict(self.keywords), f"{where}: on_ranks")
+        return check_ranks((world_size,), dict(self.keywords), f"{where}: on_ranks")
 
 
 @overload
@@ -55,9 +55,9 @@ def on_ranks(*arguments: Any, **keywords: Any) -> Any:
         TypeError: it was put above something that is no class.
     """
     if len(arguments) == 1 and not keywords and not isinstance(arguments[0], int):
-        return _marked(arguments[0], Adoption((), {}))
+        return _mark(arguments[0], Adoption((), {}))
     adoption = Adoption(arguments, keywords)
-    return lambda cls: _marked(cls, adoption)
+    return lambda cls: _mark(cls, adoption)
 
 
 def adoption_of(cls: type) -> Adoption | None:
@@ -65,7 +65,7 @@ def adoption_of(cls: type) -> Adoption | None:
     return getattr(cls, ON_RANKS, None)
 
 
-def _marked(cls: Any, adoption: Adoption) -> Any:
+def _mark(cls: Any, adoption: Adoption) -> Any:
     if not isinstance(cls, type):
         raise TypeError(
             f"on_ranks is written above a class, got {cls!r}: mark a function @pytest.mark.ranks and have it take ranks"

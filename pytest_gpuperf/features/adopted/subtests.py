@@ -42,7 +42,7 @@ class Subtests:
             self._failed.append((name, error))
 
     @contextlib.contextmanager
-    def collected(self) -> Iterator[None]:
+    def collect(self) -> Iterator[None]:
         """After the block, raises the first failure of a subtest, with the others as notes."""
         yield
         if not self._failed:

@@ -104,7 +104,7 @@ class Continuous:
         """Replaces how the class starts its processes, and how its tests wait for them."""
         if not hasattr(cls, ADOPTED):
             cls._spawn_processes = classmethod(_spawn_nothing)
-            cls._worker_run_main_wait = _awaited
+            cls._worker_run_main_wait = _await_result
         setattr(cls, ADOPTED, adopted)
 
     def on_rank(self, cls: Any, context: Context, call: Call) -> None:
@@ -167,7 +167,7 @@ def _spawn_nothing(kind: Any, world_size: int) -> None:
     kind.rdvz_file = os.path.join(tempfile.gettempdir(), "no-such-rendezvous")
 
 
-def _awaited(case: Any, test: Callable[[], None]) -> Any:
+def _await_result(case: Any, test: Callable[[], None]) -> Any:
     @wraps(test)
     def wrapper(case: Any) -> None:
         __tracebackhide__ = True

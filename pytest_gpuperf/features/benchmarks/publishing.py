@@ -108,7 +108,7 @@ class BenchmarkPlugin:
             metrics: All figures that it handed over, by name.
         """
         node = request.node
-        if self._smoke or _TAKEN in node.stash or _codspeed(request.config):
+        if self._smoke or _TAKEN in node.stash or _runs_in_codspeed(request.config):
             return
         # A broken measurement, or one on a machine that was not fit for it, is nothing to compare with.
         if timing.conditions.tripped or any(metric.invalid or metric.above_limit for metric in metrics.values()):
@@ -221,14 +221,14 @@ class BenchmarkPlugin:
         return bool(asked) and self._is_perf(item) and not self._smoke and names is not None and _FIXTURE not in names
 
 
-def asked_for(config: pytest.Config) -> bool:
+def is_asked_for(config: pytest.Config) -> bool:
     """Return whether the user has given an option of pytest-benchmark."""
     given = [*config.invocation_params.args, *config.getini("addopts")]
     given += shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
     return any(str(argument).startswith("--benchmark") for argument in given)
 
 
-def _codspeed(config: pytest.Config) -> bool:
+def _runs_in_codspeed(config: pytest.Config) -> bool:
     # It puts a fixture of its own in the place of pytest-benchmark's.
     plugin = config.pluginmanager.get_plugin("codspeed_plugin")
     return bool(getattr(plugin, "is_codspeed_enabled", False))

@@ -28,10 +28,10 @@ from pytest_gpuperf.features.cluster.node_host import RAY_LEAVES_CHILDREN, NodeH
 from pytest_gpuperf.features.cluster.remote_ranks import RemoteRanks
 from pytest_gpuperf.features.cluster.reservation import Reservation, reservation
 from pytest_gpuperf.features.cluster.watching import ClusterWatch
-from pytest_gpuperf.features.cluster.wire import NodeFacts, Up, sent, size_of
+from pytest_gpuperf.features.cluster.wire import NodeFacts, Up, send, size_of
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.nodes import as_one
-from pytest_gpuperf.hardware.site import Site, joined
+from pytest_gpuperf.hardware.site import Site, join_site
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.channel import LARGE, Parcel
 from pytest_gpuperf.ranks.failures import LaunchError
@@ -106,7 +106,7 @@ class Cluster:
         self._join(reserved)
 
     @classmethod
-    def joined(
+    def join(
         cls,
         address: str,
         gpus: int | None,
@@ -126,7 +126,7 @@ class Cluster:
         try:
             nodes = connection.nodes()
             require_reachable({node.name: node.address for node in nodes})
-            _require_none_lost([] if lent is None else lent.lost({node.name for node in nodes}))
+            _require_none_lost([] if lent is None else lent.list_lost({node.name for node in nodes}))
             reserved = reservation(nodes, gpus) if lent is None else lent.reserved
             return cls(connection, address, reserved, preload, preload_if_used, patience, unlike, lent)
         except BaseException:
@@ -158,7 +158,7 @@ class Cluster:
             since = time.monotonic()
             asked = [(member, member.call("site")) for member in self.members]
             sites = {member.name: member.result(reference, since=since) for member, reference in asked}
-            return joined(sites, self.machine.identity)
+            return join_site(sites, self.machine.identity)
         except NodeLostError as error:
             raise LaunchError(self._with_cause(str(error))) from None
 
@@ -186,7 +186,7 @@ class Cluster:
 
     def keep(self, make: Callable[..., Kept], *arguments: object) -> KeptOnMembers:
         """Calls a function on each node, which keeps what it returns; as ``RunNodes``."""
-        return KeptOnMembers.made(self._living(), next(self._keeps), make, arguments)
+        return KeptOnMembers.make_on_nodes(self._living(), next(self._keeps), make, arguments)
 
     def lend(self, lending: Lending) -> Mapping[str, str]:
         """Returns variables with which another run of pytest has its ranks on these nodes, as long as this one does."""
@@ -308,7 +308,7 @@ class Cluster:
         """Names of modules that are worth telling of, with ``used``."""
         return tuple(self._preload[1])
 
-    def used(self, modules: Iterable[str]) -> None:
+    def note_used(self, modules: Iterable[str]) -> None:
         """Takes note of what a rank had imported in the end: later ones find it there."""
         self._used.update(modules)
 
@@ -352,7 +352,7 @@ class Cluster:
     def _join(self, reserved: Reservation) -> None:
         until = time.monotonic() + JOIN_TIMEOUT
         while self._lent is None and not self._group.wait(_LOOK):
-            _require_none_lost(self._connection.died())
+            _require_none_lost(self._connection.list_died())
             if time.monotonic() > until:
                 raise ClusterError(
                     f"Ray did not give the run {reserved} within {JOIN_TIMEOUT:g} s: others use them, as `ray status` "
@@ -365,7 +365,7 @@ class Cluster:
                 while (
                     self._lent is not None and time.monotonic() < until and not ray.wait([identity], timeout=_LOOK)[0]
                 ):
-                    _require_none_lost(self._connection.died())  # Ray would look for another node in its place
+                    _require_none_lost(self._connection.list_died())  # Ray would look for another node in its place
                 self.members.append(self._member(bundle, ray.get(identity, timeout=JOIN_TIMEOUT), actor, facts))
             except ray.exceptions.RayError as error:
                 raise ClusterError(_unusable(error)) from None
@@ -454,9 +454,9 @@ class Cluster:
     def _ship(self, task: Parcel) -> Any:
         """A task as an argument: what is large goes to Ray's object store, which takes it to each node once."""
         if size_of(task) < LARGE:
-            return sent(task)
+            return send(task)
         if self._shipped is None or self._shipped[0]() is not task:
-            self._shipped = weakref.ref(task, self._unship), ray.put(sent(task))
+            self._shipped = weakref.ref(task, self._unship), ray.put(send(task))
         return self._shipped[1]
 
     def _unship(self, _: object) -> None:

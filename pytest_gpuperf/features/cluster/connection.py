@@ -72,7 +72,7 @@ class Connection:
             signal.signal(signal.SIGTERM, on_sigterm)  # Ray has put its own there
         print_nothing()
         leave_errors_to_python()
-        daemons = [peer for _, peer in _connected() if isinstance(peer, str) and _SOCKET_OF_DAEMON in peer]
+        daemons = [peer for _, peer in _list_connections() if isinstance(peer, str) and _SOCKET_OF_DAEMON in peer]
         return cls(str(ray.get_runtime_context().gcs_address), daemons[0] if daemons else "")
 
     def nodes(self) -> list[RayNode]:
@@ -91,7 +91,7 @@ class Connection:
             )
         return sorted(self._nodes.values(), key=lambda node: node.name)
 
-    def died(self) -> list[str]:
+    def list_died(self) -> list[str]:
         """The names of nodes that were alive when they were last asked for, and are not now."""
         before = dict(self._nodes)
         self.nodes()
@@ -192,13 +192,13 @@ def _connect(address: str, timeout: float) -> None:
 def _cut_off(address: str) -> None:
     """Shuts this process's connections to the head and to Ray's daemon: what waits for an answer fails at once."""
     _, _, port = address.rpartition(":")
-    for connected, peer in _connected():
+    for connected, peer in _list_connections():
         if _SOCKET_OF_DAEMON in peer if isinstance(peer, str) else peer[1] == int(port):
             with contextlib.suppress(OSError):  # the other side has shut it
                 connected.shutdown(socket.SHUT_RDWR)
 
 
-def _connected() -> Iterator[tuple[socket.socket, Any]]:
+def _list_connections() -> Iterator[tuple[socket.socket, Any]]:
     """This process's connections by sockets of paths and of IP: each, and the path or the address at its other end."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connected:

@@ -17,7 +17,7 @@ from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.run.nodes import RunNodes
 
 
-def joined(
+def join_cluster(
     address: str,
     options: Options,
     preload_if_used: Callable[[int], Mapping[str, str]],
@@ -46,8 +46,8 @@ def joined(
         from pytest_gpuperf.features.cluster.cluster import Cluster
         from pytest_gpuperf.features.cluster.lending import Lent
 
-        used, lent = preload_if_used(1 if gpus is None else gpus), Lent.taken_from(os.environ)
+        used, lent = preload_if_used(1 if gpus is None else gpus), Lent.take_from(os.environ)
         first = () if lent is None else lent.first
-        return Cluster.joined(address, gpus, (*first, *PRELOAD), used, patience=patience, unlike=unlike, lent=lent)
+        return Cluster.join(address, gpus, (*first, *PRELOAD), used, patience=patience, unlike=unlike, lent=lent)
     except ClusterError as error:
         raise pytest.UsageError(one_line(str(error))) from None

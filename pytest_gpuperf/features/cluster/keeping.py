@@ -29,7 +29,7 @@ class KeptOnMembers:
         """What the controller learned of it, by the node's name."""
 
     @classmethod
-    def made(
+    def make_on_nodes(
         cls, members: Sequence[Member], number: int, make: Callable[..., Kept], arguments: Sequence[object]
     ) -> Self:
         """Calls a function on each node.

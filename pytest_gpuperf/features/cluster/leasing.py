@@ -95,12 +95,12 @@ class ClusterLeasing:
     def close(self) -> None:
         """Nothing to do: a node's host lets go of them when it ends, with the ranks."""
 
-    def wanted_alone(self, gpus: Collection[str]) -> bool:
+    def is_wanted_alone(self, gpus: Collection[str]) -> bool:
         """Whether another process of a node waits to be alone on one of these."""
         if not gpus:
             return False
         found, since = False, time.monotonic()
-        for member, reference in [(one, one.call("wanted_alone")) for one in self._asked if not one.lost]:
+        for member, reference in [(one, one.call("is_wanted_alone")) for one in self._asked if not one.lost]:
             with contextlib.suppress(NodeLostError):
                 found = bool(member.result(reference, since=since)) or found
         return found
@@ -109,7 +109,7 @@ class ClusterLeasing:
         """Nothing to do: before each release it is asked who wants to be alone."""
 
     def _take(self, holder: str, *, alone: bool) -> tuple[str, ...]:
-        wanted = wanted_of(self._members(), alone=alone)
+        wanted = list_wanted(self._members(), alone=alone)
         if self._alone is not alone:
             if self._alone is not None:
                 self._make_room()
@@ -150,7 +150,7 @@ class ClusterLeasing:
         try:
             reference = self._lease(member, gpus, holder, alone, self._timeout)
             try:
-                while not member.answered(reference, _LISTENING):
+                while not member.await_answer(reference, _LISTENING):
                     if said := member.result(member.call("waits_for", wake=True)):
                         self._tell(f"node {member.name}: {said}")
             except BaseException:
@@ -170,7 +170,7 @@ class ClusterLeasing:
             self._tell(f"node {member.name}: memory of ranks that have ended did not come back on {', '.join(gpus)}")
 
 
-def wanted_of(members: Sequence[Member], *, alone: bool) -> list[tuple[Member, tuple[str, ...]]]:
+def list_wanted(members: Sequence[Member], *, alone: bool) -> list[tuple[Member, tuple[str, ...]]]:
     """The GPUs that nodes lease for a test, in an order that is the same for all runs.
 
     Nodes that are one machine have the same GPUs: the first of them leases for all, because who waits there is to hold

@@ -43,7 +43,7 @@ class Lent:
     nodes: tuple[LentNode, ...]
 
     @classmethod
-    def taken_from(cls, environ: MutableMapping[str, str]) -> Self | None:
+    def take_from(cls, environ: MutableMapping[str, str]) -> Self | None:
         """What ``variables`` left there; None if there is nothing. It is removed, so that ranks do not inherit it."""
         text = environ.pop(VARIABLE, None)
         if text is None:
@@ -65,7 +65,7 @@ class Lent:
         """The placement group."""
         return PlacementGroup(PlacementGroupID(bytes.fromhex(self.group_id)))
 
-    def lost(self, alive: Collection[str]) -> list[str]:
+    def list_lost(self, alive: Collection[str]) -> list[str]:
         """The names of nodes that are not among those that are alive."""
         return [node.name for node in self.nodes if node.name not in alive]
 

@@ -80,12 +80,12 @@ class Member:
         except GetTimeoutError:
             self.lose_silent(timeout)
         except RayTaskError as error:
-            raise raised_there(error) from None
+            raise unwrap_error(error) from None
         except RayError as error:
             self.lose_by(error)
         raise NodeLostError(self.lost)
 
-    def answered(self, reference: Any, timeout: float) -> bool:
+    def await_answer(self, reference: Any, timeout: float) -> bool:
         """Whether a call has a result, or fails, within so many seconds; a node that takes longer is not lost."""
         return bool(ray.wait([reference], timeout=timeout)[0])
 
@@ -99,7 +99,7 @@ class Member:
 
     def lose_by(self, error: BaseException) -> None:
         """Takes the node for lost by what Ray raised. Ray raises the same if it has ended the hosts of all nodes."""
-        self.lose(self.daemonless() or gone(self.name, error))
+        self.lose(self.daemonless() or say_gone(self.name, error))
 
     def story(self) -> str:
         """Return how the node was lost, and why none can come in its place."""
@@ -144,8 +144,8 @@ def long_results(asked: Sequence[tuple[Member, Any]], timeout: float) -> list[An
     """
     until = time.monotonic() + timeout
     waiting = list(asked)
-    while waiting := [(member, reference) for member, reference in waiting if not member.answered(reference, 0.0)]:
-        if waiting[0][0].answered(waiting[0][1], _LOOK):
+    while waiting := [(member, reference) for member, reference in waiting if not member.await_answer(reference, 0.0)]:
+        if waiting[0][0].await_answer(waiting[0][1], _LOOK):
             continue
         since = time.monotonic()
         pings = [(member, member.call("clock", wake=True)) for member, _ in waiting if not member.lost]
@@ -160,13 +160,13 @@ def long_results(asked: Sequence[tuple[Member, Any]], timeout: float) -> list[An
     return [member.result(reference) for member, reference in asked]
 
 
-def raised_there(error: RayTaskError) -> BaseException:
+def unwrap_error(error: RayTaskError) -> BaseException:
     """What a method of the host raised; what Ray made of it, if it could not be pickled."""
     cause: object = error.cause
     return cause if isinstance(cause, BaseException) else error
 
 
-def gone(name: str, error: BaseException) -> str:
+def say_gone(name: str, error: BaseException) -> str:
     """How a node was lost, by Ray's own report.
 
     Args:

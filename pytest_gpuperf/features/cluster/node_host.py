@@ -24,7 +24,7 @@ from pytest_gpuperf.features.cluster.node_leases import NodeLeases
 from pytest_gpuperf.features.cluster.wire import News, NodeFacts, Up, endings_sent
 from pytest_gpuperf.hardware.device import Observation, Xid
 from pytest_gpuperf.hardware.interfaces import interface_of
-from pytest_gpuperf.hardware.machine import Machine, installed_devices
+from pytest_gpuperf.hardware.machine import Machine, find_devices
 from pytest_gpuperf.hardware.network import network_of
 from pytest_gpuperf.hardware.site import Site, site_of
 from pytest_gpuperf.hardware.watch import Watch
@@ -96,7 +96,7 @@ class NodeHost:
         machine = Machine.of(None if gpus else 0)
         told = replace(  # with devices that hold nothing open
             machine,
-            devices=installed_devices(),
+            devices=find_devices(),
             network=network_of(self._interface),
             memory_told=machine.memory_rate,
             host_told=machine.host_rate,
@@ -157,7 +157,7 @@ class NodeHost:
             live: whether what ranks print is to be heard as they print it.
             used: modules that ranks before them had imported.
         """
-        self._client.used(used)
+        self._client.note_used(used)
         _be_no_nicer()  # before the forkserver starts, whose ranks inherit it
         try:
             ranks = LocalRanks(self._client, spec, self._environ(spec, environ), part, live=live)
@@ -200,11 +200,11 @@ class NodeHost:
             ranks.close()
         else:
             ranks.kill()
-        return self._printed(ranks, self._live.pop(pool))
+        return self._read_printed(ranks, self._live.pop(pool))
 
     def watch(self, gpus: Sequence[str]) -> None:
         """Begins to observe GPUs; returns once each was looked at."""
-        self._watch = Watch(gpus, installed_devices())
+        self._watch = Watch(gpus, find_devices())
         self._watch.__enter__()
 
     def unwatch(self) -> tuple[tuple[Observation, ...], tuple[Xid, ...]]:
@@ -234,9 +234,9 @@ class NodeHost:
         """Lets go of what is leased, as ``NodeLeases.release``."""
         return () if self._leases is None else self._leases.release(staying, await_memory=await_memory)
 
-    def wanted_alone(self) -> bool:
+    def is_wanted_alone(self) -> bool:
         """Whether another process waits to be alone on a GPU with idle ranks of the run."""
-        return self._leases is not None and self._leases.wanted_alone()
+        return self._leases is not None and self._leases.is_wanted_alone()
 
     def close(self) -> None:
         """Ends all ranks, and what they are forked from; then lets go of what is leased."""
@@ -259,15 +259,15 @@ class NodeHost:
             if self._wakeup in ready:
                 woken = bool(os.eventfd_read(self._wakeup))
             endings.update(ranks.news([one for one in ready if one != self._wakeup]))
-            printed = self._printed(ranks, live) if live else printed
+            printed = self._read_printed(ranks, live) if live else printed
         if not live:
-            printed = self._printed(ranks, live)
+            printed = self._read_printed(ranks, live)
         printed.endings = endings_sent(endings)
         return printed
 
     @staticmethod
-    def _printed(ranks: LocalRanks, live: bool) -> News:
-        return News(heard=list(ranks.heard())) if live else News(output=ranks.output())
+    def _read_printed(ranks: LocalRanks, live: bool) -> News:
+        return News(heard=list(ranks.listen())) if live else News(output=ranks.output())
 
     def _environ(self, spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
         run = {name: value for name, value in environ.items() if name not in OF_THE_NODE}
@@ -285,7 +285,7 @@ def _be_no_nicer() -> None:
                 os.setpriority(os.PRIO_PROCESS, int(thread), 0)
 
 
-def _failed(endings: Mapping[int, Ending]) -> bool:
+def _has_failed(endings: Mapping[int, Ending]) -> bool:
     return not all(isinstance(ending, Answered) for ending in endings.values())
 
 

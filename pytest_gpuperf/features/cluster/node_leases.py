@@ -84,9 +84,9 @@ class NodeLeases:
             releasing.callback(self._leases.stay, staying, self._holder)
             return grant.await_memory(staying) if grant is not None and await_memory else ()
 
-    def wanted_alone(self) -> bool:
+    def is_wanted_alone(self) -> bool:
         """Whether another process waits to be alone on a GPU on which the run's ranks stay."""
-        return self._leases.wanted_alone(self._leases.staying)
+        return self._leases.is_wanted_alone(self._leases.staying)
 
     def close(self) -> None:
         """Lets go of what is held, once the memory of ranks that were there is back."""

@@ -68,11 +68,11 @@ def pytest_gpuperf_nodes(config: pytest.Config, options: Options) -> RunNodes | 
     address = config.getoption(_CLUSTER)
     if address is None:
         return None
-    from pytest_gpuperf.features.cluster.joining import joined
+    from pytest_gpuperf.features.cluster.joining import join_cluster
     from pytest_gpuperf.run.session import if_used
 
     unlike = bool(config.getoption(_UNLIKE))
-    return joined(address, options, partial(if_used, config), patience=patience(config), unlike=unlike)
+    return join_cluster(address, options, partial(if_used, config), patience=patience(config), unlike=unlike)
 
 
 def patience(config: pytest.Config) -> float:

@@ -15,7 +15,7 @@ def print_nothing() -> None:
         from ray._private import worker
 
         if hasattr(worker, "print_to_stdstream"):
-            vars(worker)["print_to_stdstream"] = _dropped
+            vars(worker)["print_to_stdstream"] = _drop
 
 
 def leave_errors_to_python() -> None:
@@ -42,5 +42,5 @@ def answers_requests(timeout: float) -> bool:
     return True
 
 
-def _dropped(*_: Any, **__: Any) -> None:
+def _drop(*_: Any, **__: Any) -> None:
     pass

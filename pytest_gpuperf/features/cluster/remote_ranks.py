@@ -13,7 +13,7 @@ from typing import Any
 from ray.exceptions import RayError, RayTaskError
 
 from pytest_gpuperf.features.cluster.failures import NodeLostError
-from pytest_gpuperf.features.cluster.member import Member, raised_there
+from pytest_gpuperf.features.cluster.member import Member, unwrap_error
 from pytest_gpuperf.features.cluster.wire import News, endings_received
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.endings import Died, Ending
@@ -66,7 +66,7 @@ class RemoteRanks:
             return self._all_lost()
         return {}
 
-    def awaited(self) -> Sequence[object]:
+    def list_awaited(self) -> Sequence[object]:
         """What becomes readable when there may be news; nothing once all ranks have ended the request."""
         return [self._bell] if self._waiting else []
 
@@ -86,7 +86,7 @@ class RemoteRanks:
         try:
             news: News = self._asked.result()
         except RayTaskError as error:
-            raise raised_there(error) from None
+            raise unwrap_error(error) from None
         except RayError as error:
             self._member.lose_by(error)
             return self._all_lost()
@@ -102,13 +102,13 @@ class RemoteRanks:
         """Asks ranks that have not ended the request for their stacks; what it returns waits for these."""
         answer = self._ask("give_up", list(ranks))
 
-        def ended() -> Mapping[int, Ending]:
+        def await_ended() -> Mapping[int, Ending]:
             stuck = answer()
             if stuck is None:
-                return {rank: self._lost() for rank in ranks}
+                return {rank: self._report_loss() for rank in ranks}
             return endings_received(stuck, self._member.offset)
 
-        return ended
+        return await_ended
 
     def ask(self, ranks: Iterable[int], *, whole: bool) -> Callable[[], Mapping[int, Account]]:
         """Asks ranks what they do; what it returns waits for the accounts of those that answer in time.
@@ -120,7 +120,7 @@ class RemoteRanks:
         answer = self._ask("ask", list(ranks), whole)
         return lambda: answer() or {}
 
-    def heard(self) -> Iterator[tuple[int, str, str]]:
+    def listen(self) -> Iterator[tuple[int, str, str]]:
         """All that ranks printed, and the host told with its news: rank, stream, text."""
         heard, self._heard = self._heard, []
         yield from heard
@@ -192,7 +192,7 @@ class RemoteRanks:
 
     def _all_lost(self) -> dict[int, Ending]:
         waiting, self._waiting = sorted(self._waiting), set()
-        return {rank: self._lost() for rank in waiting}
+        return {rank: self._report_loss() for rank in waiting}
 
-    def _lost(self) -> Died:
+    def _report_loss(self) -> Died:
         return Died(-math.inf, None, lost=self._member.story())

@@ -49,14 +49,14 @@ def reservation(nodes: Sequence[RayNode], gpus: int | None) -> Reservation:
     if gpus == 0:
         count = sum(node.cpus >= 1 for node in nodes)
         if not count:
-            raise ClusterError(f"no node of the cluster has a CPU for Ray: {_listed(nodes)}")
+            raise ClusterError(f"no node of the cluster has a CPU for Ray: {_list(nodes)}")
         return Reservation(({"CPU": 1.0},) * count, gpus=False)
     there = sorted((node.gpus for node in nodes if node.gpus), reverse=True)
     if not there:
-        raise ClusterError(f"the cluster has no GPU for Ray ({_listed(nodes)}): pass --gpus 0 to run ranks with gloo")
+        raise ClusterError(f"the cluster has no GPU for Ray ({_list(nodes)}): pass --gpus 0 to run ranks with gloo")
     wanted = sum(there) if gpus is None else gpus
     if wanted > sum(there):
-        raise ClusterError(f"--gpus {wanted}: the cluster has {sum(there)}: {_listed(nodes)}")
+        raise ClusterError(f"--gpus {wanted}: the cluster has {sum(there)}: {_list(nodes)}")
     bundles = []
     for count in there:
         if wanted > 0:
@@ -65,5 +65,5 @@ def reservation(nodes: Sequence[RayNode], gpus: int | None) -> Reservation:
     return Reservation(tuple(bundles), gpus=True)
 
 
-def _listed(nodes: Sequence[RayNode]) -> str:
+def _list(nodes: Sequence[RayNode]) -> str:
     return ", ".join(f"{node.name} has {node.gpus} GPUs and {node.cpus} CPUs" for node in nodes)

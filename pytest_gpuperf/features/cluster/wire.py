@@ -51,12 +51,12 @@ class News:
     """What is to be shown of it, where nobody listens: rank, stream, text."""
 
 
-def sent(parcel: Parcel) -> Parcel:
+def send(parcel: Parcel) -> Parcel:
     """A parcel as Ray is to carry it: without a copy of what is large."""
     return Parcel(pickle.PickleBuffer(parcel.stream), [_buffer(part) for part in parcel.buffers])  # type: ignore[arg-type]
 
 
-def received(parcel: Parcel) -> Parcel:
+def receive(parcel: Parcel) -> Parcel:
     """A parcel that Ray carried, in memory of this process: Ray's own is read-only, and is freed by it."""
     return Parcel(bytearray(memoryview(parcel.stream)), [bytearray(memoryview(part)) for part in parcel.buffers])
 
@@ -69,7 +69,7 @@ def size_of(parcel: Parcel) -> int:
 def endings_sent(endings: Mapping[int, Ending]) -> dict[int, Ending]:
     """Endings as Ray is to carry them."""
     return {
-        rank: replace(ending, payload=sent(ending.payload)) if isinstance(ending, Answered) else ending
+        rank: replace(ending, payload=send(ending.payload)) if isinstance(ending, Answered) else ending
         for rank, ending in endings.items()
     }
 
@@ -82,7 +82,7 @@ def endings_received(endings: Mapping[int, Ending], offset: float) -> dict[int, 
         offset: seconds by which the node's ``time.monotonic`` is ahead of this process's.
     """
     return {
-        rank: replace(ending, payload=received(ending.payload))
+        rank: replace(ending, payload=receive(ending.payload))
         if isinstance(ending, Answered)
         else replace(ending, at=ending.at - offset)
         for rank, ending in endings.items()

@@ -25,9 +25,9 @@ def _doctor(options: argparse.Namespace) -> tuple[list[str], bool]:
     from pytest_gpuperf.features.doctor.gather import gather
     from pytest_gpuperf.features.doctor.lines import document, report, suggestions
     from pytest_gpuperf.features.doctor.suggest import suggest
-    from pytest_gpuperf.hardware.machine import installed_devices
+    from pytest_gpuperf.hardware.machine import find_devices
 
-    facts = gather(installed_devices(), counts=True) if options.facts is None else facts_file.load(options.facts)
+    facts = gather(find_devices(), counts=True) if options.facts is None else facts_file.load(options.facts)
     findings = diagnose(facts)
     settings = suggest(facts) if options.suggest else None
     if options.json:

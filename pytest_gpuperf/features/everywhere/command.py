@@ -43,7 +43,7 @@ def _everywhere(options: argparse.Namespace) -> int:
     import os
     from pathlib import Path
 
-    from pytest_gpuperf.features.everywhere.facts import resolved
+    from pytest_gpuperf.features.everywhere.facts import resolve
     from pytest_gpuperf.features.everywhere.head import lead
     from pytest_gpuperf.features.everywhere.launcher import LauncherError, find_place, is_here
     from pytest_gpuperf.features.everywhere.node import follow
@@ -67,7 +67,7 @@ def _everywhere(options: argparse.Namespace) -> int:
     )
     first = place.first
     if first is None:
-        first = any(is_here(address) for address in resolved(place.heads[0]))
+        first = any(is_here(address) for address in resolve(place.heads[0]))
     return asyncio.run((lead if first else follow)(settings, os.environ))
 
 

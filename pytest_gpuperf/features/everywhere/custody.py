@@ -40,7 +40,7 @@ class Custody:
         self._empty = False
 
     @classmethod
-    async def begun(cls, parent: Path) -> Self:
+    async def begin(cls, parent: Path) -> Self:
         """Return a custody whose keeper is starting.
 
         Args:
@@ -82,7 +82,7 @@ class Custody:
         """Sends a signal to a command that runs, and to its process group."""
         self._ask(do="signal", name=name, number=int(number))
 
-    async def lost(self) -> None:
+    async def await_loss(self) -> None:
         """Returns once the keeper has ended."""
         if self._reading is not None:
             await asyncio.shield(self._reading)

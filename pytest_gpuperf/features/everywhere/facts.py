@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.interfaces import interface_names, interface_of, packet_size_of
-from pytest_gpuperf.hardware.machine import installed_devices
+from pytest_gpuperf.hardware.machine import find_devices
 from pytest_gpuperf.ranks.alike import ALIKE, version_of
 
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
@@ -85,12 +85,12 @@ def gather(address: str, environ: Mapping[str, str]) -> NodeFacts:
         mtu=packet_size_of(interface) or 0,
         interfaces=interface_names(),
         wanted_interfaces=wanted,
-        own_name_is=resolved(host),
+        own_name_is=resolve(host),
         ray_address=environ.get("RAY_ADDRESS", ""),
     )
 
 
-def resolved(name: str) -> tuple[str, ...]:
+def resolve(name: str) -> tuple[str, ...]:
     """Return the addresses of a name; none if it has none."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
@@ -119,6 +119,6 @@ def _versions() -> dict[str, str]:
 
 def _gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
     try:
-        return tuple(gpu.name for gpu in installed_devices().visible(environ))
+        return tuple(gpu.name for gpu in find_devices().visible(environ))
     except HardwareError:
         return ()

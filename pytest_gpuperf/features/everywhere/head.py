@@ -14,7 +14,7 @@ from pytest_gpuperf.features.everywhere import ray_node
 from pytest_gpuperf.features.everywhere.cancelling import Cancelling, status_of
 from pytest_gpuperf.features.everywhere.channel import ChannelError
 from pytest_gpuperf.features.everywhere.custody import Custody, CustodyError, temporary
-from pytest_gpuperf.features.everywhere.facts import NodeFacts, gather, now, resolved
+from pytest_gpuperf.features.everywhere.facts import NodeFacts, gather, now, resolve
 from pytest_gpuperf.features.everywhere.peers import Peer, Peers
 from pytest_gpuperf.features.everywhere.preflight import Node, Unreached, findings, summary
 from pytest_gpuperf.features.everywhere.probing import TIMEOUT, Answering, Target, peers_of, probe
@@ -52,7 +52,7 @@ class _Head:
         self._settings = settings
         self._environ = environ
         self._secret = secret
-        self._peers = Peers(settings, secret, self._changed)
+        self._peers = Peers(settings, secret, self._note_change)
         self._cancelling = Cancelling()
         self._custody: Custody | None = None
         self._runs = False
@@ -103,14 +103,14 @@ class _Head:
             RunError: it cannot run.
             CustodyError: the keeper of this node has ended.
         """
-        nodes = await self._gathered()
+        nodes = await self._gather()
         if self._secret.kind == OPEN:
             say("warning: RAY_AUTH_MODE=disabled: whoever reaches the ports of Ray can run code on the nodes")
         await self._compare_clocks()
         port = ray_node.free_port()
-        unreached = await self._probed(nodes, port)
+        unreached = await self._probe(nodes, port)
         clocks = [0.0, *(peer.clock for peer in self._peers.nodes)]
-        names = await asyncio.to_thread(lambda: [resolved(node.facts.host) for node in nodes])
+        names = await asyncio.to_thread(lambda: [resolve(node.facts.host) for node in nodes])
         nodes = [replace(node, clock=clocks[k], resolves=names[k]) for k, node in enumerate(nodes)]
         found = findings(nodes, unreached)
         for one in found:
@@ -121,7 +121,7 @@ class _Head:
         address = await self._ray(nodes, port)
         return await self._command(address)
 
-    async def _gathered(self) -> list[Node]:
+    async def _gather(self) -> list[Node]:
         """Return the nodes once all are here."""
         place = self._settings.place
         facts = asyncio.create_task(asyncio.to_thread(gather, "127.0.0.1", self._environ))
@@ -167,7 +167,7 @@ class _Head:
         )
 
     async def _compare_clocks(self) -> None:
-        async def compared(peer: Peer) -> None:
+        async def compare(peer: Peer) -> None:
             seen = []
             for _ in range(_CLOCKS):
                 began = now()
@@ -177,13 +177,13 @@ class _Head:
                 seen.append((ended - began, there - (began + ended) / 2))
             peer.clock = min(seen)[1]
 
-        await self._all(compared)
+        await self._all(compare)
 
-    async def _probed(self, nodes: Sequence[Node], port: int) -> list[Unreached]:
+    async def _probe(self, nodes: Sequence[Node], port: int) -> list[Unreached]:
         """Return the connections between nodes that fail. The first node is tried at the port that Ray will have."""
         if len(nodes) == 1:
             return []
-        answering = await Answering.begun(port)
+        answering = await Answering.begin(port)
         ports = {}
 
         async def listens(peer: Peer) -> None:
@@ -218,7 +218,7 @@ class _Head:
         """Return host and port of Ray's head, once all nodes have joined."""
         own = nodes[0].facts
         address = f"{own.address}:{port}"
-        self._custody = await Custody.begun(temporary(self._environ))
+        self._custody = await Custody.begin(temporary(self._environ))
         output = self._custody.folder / "start.log"
         argv = ray_node.head_command(own.address, port, nodes[0].name, own.shared_memory)
         environ = ray_node.environment(self._environ, self._secret, self._custody.folder)
@@ -230,7 +230,9 @@ class _Head:
         if status != 0:
             how = f"did not end within {_RAY_TIMEOUT:g} s" if status is None else f"has ended with {status}"
             printed = ray_node.last_lines(output)
-            raise RunError(f"node {nodes[0].name}: Ray did not start: `{ray_node.shown(argv)}` {how}:\n{printed}")
+            raise RunError(
+                f"node {nodes[0].name}: Ray did not start: `{ray_node.show_command(argv)}` {how}:\n{printed}"
+            )
 
         folder = str(self._custody.folder)
 
@@ -255,20 +257,20 @@ class _Head:
             RunError: a node is gone, or has failed.
         """
 
-        async def named(peer: Peer) -> None:
+        async def name_node(peer: Peer) -> None:
             try:
                 await task(peer)
             except ChannelError as error:
                 raise RunError(f"node {peer.name}: {error}") from None
 
-        results = await asyncio.gather(*(named(peer) for peer in self._peers.nodes), return_exceptions=True)
+        results = await asyncio.gather(*(name_node(peer) for peer in self._peers.nodes), return_exceptions=True)
         errors = [one for one in results if isinstance(one, BaseException)]
         if len(errors) > 1 and all(isinstance(one, RunError) for one in errors):
             raise RunError("; ".join(map(str, errors)))
         for error in errors:
             raise error
 
-    def _changed(self, peer: Peer) -> None:
+    def _note_change(self, peer: Peer) -> None:
         if self._ending:
             return
         if self._peers.cancelled_by is not None and self._cancelling.by is None:

@@ -15,7 +15,7 @@ def slurm_names(text: str) -> tuple[str, ...]:
     names: list[str] = []
     for match in _SLURM.finditer(text):
         if match[0]:
-            names += _expanded(match[0])
+            names += _expand(match[0])
     return tuple(names)
 
 
@@ -33,14 +33,14 @@ def openmpi_names(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _expanded(name: str) -> Iterator[str]:
+def _expand(name: str) -> Iterator[str]:
     found = _BRACKET.search(name)
     if found is None:
         yield name
         return
     before, after = name[: found.start()], name[found.end() :]
     for number, width in _numbers(found[1]):
-        yield from _expanded(f"{before}{number:0{width}d}{after}")
+        yield from _expand(f"{before}{number:0{width}d}{after}")
 
 
 def _numbers(ranges: str) -> Iterator[tuple[int, int]]:

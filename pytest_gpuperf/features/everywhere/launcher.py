@@ -74,7 +74,7 @@ def find_place(environ: Mapping[str, str], *, head: str | None, nodes: int | Non
         return Place("--head", job, nodes, (head,), None if rank is None else rank == 0, leads=True, rank=rank)
     for launcher in LAUNCHERS:
         if launcher.mark in environ:
-            return _given(_read(launcher, environ), head, nodes, rank)
+            return _read_place(_read(launcher, environ), head, nodes, rank)
     looked = "; ".join(f"{one.name}: {', '.join((one.mark, *one.needed))}" for one in LAUNCHERS)
     raise LauncherError(
         "no launcher has started this process: looked for the variables of "
@@ -83,7 +83,7 @@ def find_place(environ: Mapping[str, str], *, head: str | None, nodes: int | Non
     )
 
 
-def _given(place: Place, head: str | None, nodes: int | None, rank: int | None) -> Place:
+def _read_place(place: Place, head: str | None, nodes: int | None, rank: int | None) -> Place:
     if head is not None:
         place = replace(place, heads=(head,))
     if nodes is not None:

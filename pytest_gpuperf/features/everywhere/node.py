@@ -46,7 +46,7 @@ async def follow(settings: Settings, environ: Mapping[str, str]) -> int:
     """
     cancelling = Cancelling()
     cancelled = asyncio.create_task(cancelling.wait())
-    joining = asyncio.create_task(_joined(settings, environ))
+    joining = asyncio.create_task(_join(settings, environ))
     await asyncio.wait([joining, cancelled], return_when=asyncio.FIRST_COMPLETED)
     if not joining.done():
         joining.cancel()
@@ -70,7 +70,7 @@ async def follow(settings: Settings, environ: Mapping[str, str]) -> int:
     return served.result()
 
 
-async def _joined(settings: Settings, environ: Mapping[str, str]) -> Joined:
+async def _join(settings: Settings, environ: Mapping[str, str]) -> Joined:
     """Return the connection to the head.
 
     Raises:
@@ -84,7 +84,7 @@ async def _joined(settings: Settings, environ: Mapping[str, str]) -> Joined:
                 for host in settings.place.heads:
                     for port in settings.ports:
                         try:
-                            return await _greeted(host, port, settings, environ)
+                            return await _greet(host, port, settings, environ)
                         except NotThisJobError:
                             continue
                         except ConnectionRefusedError:
@@ -101,7 +101,7 @@ async def _joined(settings: Settings, environ: Mapping[str, str]) -> Joined:
         ) from None
 
 
-async def _greeted(host: str, port: int, settings: Settings, environ: Mapping[str, str]) -> Joined:
+async def _greet(host: str, port: int, settings: Settings, environ: Mapping[str, str]) -> Joined:
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT):
             reader, writer = await asyncio.open_connection(host, port, limit=LIMIT)
@@ -109,7 +109,7 @@ async def _greeted(host: str, port: int, settings: Settings, environ: Mapping[st
         raise ChannelError(f"no connection within {_CONNECT_TIMEOUT:g} s, as behind a firewall") from None
     channel = Channel(reader, writer, max(settings.silence, 10.0))
     try:
-        joined = await _welcomed(channel, settings, environ)
+        joined = await _welcome(channel, settings, environ)
     except BaseException:
         await channel.close()
         raise
@@ -117,7 +117,7 @@ async def _greeted(host: str, port: int, settings: Settings, environ: Mapping[st
     return joined
 
 
-async def _welcomed(channel: Channel, settings: Settings, environ: Mapping[str, str]) -> Joined:
+async def _welcome(channel: Channel, settings: Settings, environ: Mapping[str, str]) -> Joined:
     place = settings.place
     greeting = await channel.receive()
     if greeting["is"] != "greeting":
@@ -218,7 +218,7 @@ class _Node:
             case "clock":
                 await channel.send("clock", time=now())
             case "listen":
-                self._answering = await Answering.begun()
+                self._answering = await Answering.begin()
                 await channel.send("listens", port=self._answering.port)
             case "probe":
                 failed = await probe([Target(*one) for one in message["targets"]])
@@ -231,7 +231,7 @@ class _Node:
         if self._answering is not None:
             self._answering.close()
         try:
-            self._custody = await Custody.begun(temporary(self._environ))
+            self._custody = await Custody.begin(temporary(self._environ))
             self._custody.remove(folder)  # Ray uses the head's folder on all nodes
             output = self._custody.folder / "start.log"
             argv = ray_node.node_command(head, channel.own_address, name, self._joined.shared_memory)
@@ -241,11 +241,11 @@ class _Node:
             await channel.send("failed", why=str(error))
             return
         if status:
-            text = f"`{ray_node.shown(argv)}` has ended with {status}:\n{ray_node.last_lines(output)}"
+            text = f"`{ray_node.show_command(argv)}` has ended with {status}:\n{ray_node.last_lines(output)}"
             await channel.send("failed", why=text)
             return
         await channel.send("up")
-        await self._custody.lost()
+        await self._custody.await_loss()
         self._broken.set()
 
     async def _end(self) -> bool:

@@ -119,7 +119,7 @@ class Peers:
         for channel in [*self._followers, *(peer.channel for peer in there)]:
             await channel.send("end", status=status, why=why)
 
-        async def confirmed(peer: Peer) -> bool:
+        async def is_confirmed(peer: Peer) -> bool:
             try:
                 async with asyncio.timeout(timeout):
                     while (await peer.answer(timeout))["is"] != "ended":
@@ -128,7 +128,7 @@ class Peers:
                 return False
             return True
 
-        answers = await asyncio.gather(*(confirmed(peer) for peer in there))
+        answers = await asyncio.gather(*(is_confirmed(peer) for peer in there))
         if self._server is not None:
             self._server.close()
         for task in self._tasks:

@@ -174,7 +174,7 @@ def _names(nodes: Sequence[Node]) -> Iterator[Finding]:
 
 
 def _gpus(nodes: Sequence[Node]) -> Iterator[Finding]:
-    kinds = {node.name: _counted(node.facts.gpus) for node in nodes}
+    kinds = {node.name: _say_count(node.facts.gpus) for node in nodes}
     usual = Counter(kinds.values()).most_common(1)[0][0]
     like = next(name for name, kind in kinds.items() if kind == usual)
     for name, kind in kinds.items():
@@ -205,7 +205,7 @@ def _packets(nodes: Sequence[Node]) -> Iterator[Finding]:
             )
 
 
-def _counted(gpus: Sequence[str]) -> str:
+def _say_count(gpus: Sequence[str]) -> str:
     if not gpus:
         return "no GPU"
     return " and ".join(f"{count} x {name}" for name, count in sorted(Counter(gpus).items()))
@@ -232,5 +232,5 @@ def summary(nodes: Sequence[Node], launcher: str) -> str:
     interfaces: Mapping[str, int] = Counter(node.facts.interface for node in nodes if node.facts.interface)
     over = f" over {', '.join(interfaces)}" if interfaces else ""
     names = ", ".join(node.name for node in nodes)
-    kinds = ", ".join(Counter(_counted(node.facts.gpus) for node in nodes))
+    kinds = ", ".join(Counter(_say_count(node.facts.gpus) for node in nodes))
     return f"{format_count(len(nodes), 'node')} ({names}) by {launcher}{over}, each with {kinds}"

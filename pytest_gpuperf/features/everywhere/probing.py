@@ -30,7 +30,7 @@ class Answering:
         self.port = int(server.sockets[0].getsockname()[1])
 
     @classmethod
-    async def begun(cls, port: int = 0) -> Answering:
+    async def begin(cls, port: int = 0) -> Answering:
         """Return one that listens.
 
         Args:
@@ -45,7 +45,7 @@ class Answering:
 
 async def probe(targets: Sequence[Target]) -> list[tuple[Target, str]]:
     """Return the targets that do not answer, each with the reason."""
-    reasons = await asyncio.gather(*(_tried(target) for target in targets))
+    reasons = await asyncio.gather(*(_try(target) for target in targets))
     return [(target, why) for target, why in zip(targets, reasons, strict=True) if why]
 
 
@@ -61,7 +61,7 @@ def peers_of(index: int, targets: Sequence[Target]) -> list[Target]:
     return few if index == 0 or targets[0] in few else [*few, targets[0]]
 
 
-async def _tried(target: Target) -> str:
+async def _try(target: Target) -> str:
     writer: asyncio.StreamWriter | None = None
     passed = "no connection within"
     try:

@@ -100,7 +100,7 @@ def last_lines(output: Path) -> str:
     return "\n".join(line for line in lines[-_LAST_LINES:] if line.strip())
 
 
-def shown(argv: list[str]) -> str:
+def show_command(argv: list[str]) -> str:
     """Return a command as a user would type it."""
     return shlex.join(["ray", *argv[len(_RAY) :]])
 

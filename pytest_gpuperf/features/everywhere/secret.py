@@ -44,7 +44,7 @@ class Secret:
         """
         if self.kind != "munge":
             return ""
-        return _munged(["munge", f"--restrict-uid={os.getuid()}", f"--ttl={_MUNGE_LIFE}"], self.token)
+        return _munge(["munge", f"--restrict-uid={os.getuid()}", f"--ttl={_MUNGE_LIFE}"], self.token)
 
 
 def own_secret(place: Place, environ: Mapping[str, str], home: Path) -> Secret:
@@ -61,7 +61,7 @@ def own_secret(place: Place, environ: Mapping[str, str], home: Path) -> Secret:
     if environ.get(MODE, "").lower() == OPEN:
         return Secret(OPEN, OPEN)
     for kind in ("environment", "job key"):
-        if token := _known(kind, place, environ, home):
+        if token := _say_known(kind, place, environ, home):
             return Secret(kind, token)
     if place.launcher.startswith("Slurm") and shutil.which("munge"):
         fresh = Secret("munge", secrets.token_hex(32))
@@ -71,7 +71,7 @@ def own_secret(place: Place, environ: Mapping[str, str], home: Path) -> Secret:
             pass
         else:
             return fresh
-    if token := _known("file", place, environ, home):
+    if token := _say_known("file", place, environ, home):
         return Secret("file", token)
     raise SecretError(
         f"{place.launcher} gives its processes no secret, and without one whoever reaches Ray's ports can run code on "
@@ -95,7 +95,7 @@ def shared_secret(kind: str, credential: str, place: Place, environ: Mapping[str
         SecretError: this node lacks it.
     """
     if kind == "munge":
-        text = _munged(["unmunge"], credential)
+        text = _munge(["unmunge"], credential)
         metadata, _, token = text.partition("\n\n")
         uid = _UID.search(metadata)
         if uid is None or int(uid[1]) != os.getuid():
@@ -103,7 +103,7 @@ def shared_secret(kind: str, credential: str, place: Place, environ: Mapping[str
         return Secret(kind, token)
     if (environ.get(MODE, "").lower() == OPEN) != (kind == OPEN):
         raise SecretError(f"{MODE} is {environ.get(MODE) or '(not set)'} here, and the head has a secret of {kind!r}")
-    token = OPEN if kind == OPEN else _known(kind, place, environ, home)
+    token = OPEN if kind == OPEN else _say_known(kind, place, environ, home)
     if not token:
         raise SecretError(f"the head has its secret from {_WHERE.get(kind, kind)}, and this node has none there")
     return Secret(kind, token)
@@ -116,7 +116,7 @@ _WHERE = {
 }
 
 
-def _known(kind: str, place: Place, environ: Mapping[str, str], home: Path) -> str:
+def _say_known(kind: str, place: Place, environ: Mapping[str, str], home: Path) -> str:
     if kind == "environment":
         named = environ.get(TOKEN_FILE, "")
         return environ.get(TOKEN, "").strip() or (_text(Path(named)) if named else "")
@@ -134,7 +134,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _munged(command: list[str], given: str) -> str:
+def _munge(command: list[str], given: str) -> str:
     try:
         done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=_MUNGE_TIMEOUT)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -75,7 +75,7 @@ def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     if isinstance(judge := run.judging, Judge):
         means = config.stash[MEANS]
         config.stash[EXPLAINING] = Explaining(
-            lambda verdict: None if (moved := judge.moved_from(verdict)) is None else Undoing(moved),
+            lambda verdict: None if (moved := judge.find_move(verdict)) is None else Undoing(moved),
             judge.choosing,
             means.spending,
             means.open_arms,
@@ -88,7 +88,7 @@ def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Notes how long the collection took, since the processes of a race need that too."""
     if EXPLAINING in session.config.stash and not session.config.option.collectonly:
-        session.config.stash[EXPLAINING].collected()
+        session.config.stash[EXPLAINING].note_collected()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -68,7 +68,7 @@ class _Figure:
     answer: frozenset[str] | None = None
     problem: str = ""
 
-    def measured(self, part: frozenset[str]) -> list[Metric]:
+    def list_measured(self, part: frozenset[str]) -> list[Metric]:
         """The launches with this part of the variables put back; all of them if none had just these."""
         return self.by_part.get(part) or self.undone
 
@@ -83,7 +83,7 @@ class _Figure:
         return Explanation(
             self.found,
             undone={name: change for name, change in self.changes.items() if name in part},
-            value=of_launches(self.measured(part)).value,
+            value=of_launches(self.list_measured(part)).value,
             share=share_of(race, better, len(self.as_it_is)),
             untried=self.untried,
             problem=self.problem,
@@ -125,7 +125,7 @@ class Explaining:
         self._start = 0.0
         """Seconds from here to the end of the collection, as the processes of a race need them too."""
 
-    def collected(self) -> None:
+    def note_collected(self) -> None:
         """The run has collected its tests."""
         self._start = time.monotonic() - self._began
 
@@ -135,7 +135,7 @@ class Explaining:
         Args:
             tests: whose reports are still held back.
         """
-        figures = [figure for test in tests if not test.broken for figure in self._moved(test)]
+        figures = [figure for test in tests if not test.broken for figure in self._list_moved(test)]
         if not figures:
             return
         self._vacate()
@@ -146,7 +146,7 @@ class Explaining:
             chosen = self._chosen(figure.verdict, now)
             figure.test.decide(replace(chosen, explanation=figure.explanation))
 
-    def _moved(self, test: Held) -> list[_Figure]:
+    def _list_moved(self, test: Held) -> list[_Figure]:
         found = []
         for verdict in test.verdicts:
             if (undoing := self._undoing(verdict)) is not None:
@@ -159,12 +159,12 @@ class Explaining:
         if not changes:
             return
         tests = _tests(figures)
-        more, block = most_trials(len(changes)), 4 * self._spending.expected(tests)
+        more, block = most_trials(len(changes)), 4 * self._spending.predict(tests)
         self._say(explain_line(list(changes), len(figures), self._start, block, MOST_BLOCKS, more))
         with closing(self._open_arms(ids(tests))) as arms:
             try:
-                undone, as_it_is = arms.present(variables=_recorded(changes)), arms.present()
-                self._race(undone, as_it_is, figures, list(changes), self._explained)
+                undone, as_it_is = arms.present(variables=_list_recorded(changes)), arms.present()
+                self._race(undone, as_it_is, figures, list(changes), self._is_explained)
                 if len(changes) > 1:
                     self._search(arms, undone, [one for one in figures if one.found in _MOVING])
             except CannotRace as error:
@@ -180,10 +180,10 @@ class Explaining:
         while asking := [figure for figure in figures if figure.search is not None and not figure.problem]:
             part = asking[0].asked
             sharing = [figure for figure in asking if figure.asked == part]
-            variables = _recorded({name: both for name, both in sharing[0].changes.items() if name in part})
+            variables = _list_recorded({name: both for name, both in sharing[0].changes.items() if name in part})
             try:
                 with closing(arms.present(variables=variables)) as fewer:
-                    self._race(undone, fewer, sharing, list(variables), self._answered)
+                    self._race(undone, fewer, sharing, list(variables), self._is_answered)
             except CannotRace as error:
                 for figure in sharing:
                     figure.problem = figure.problem or str(error)
@@ -218,7 +218,7 @@ class Explaining:
                     figure.problem = _NO_TIME
                 return
             nodes = [test.item.nodeid for test in tests]
-            seconds = 4 * self._spending.expected(tests)
+            seconds = 4 * self._spending.predict(tests)
             self._say(explain_block_line(names, block, MOST_BLOCKS, nodes, seconds))
             for arm in (undone, other, other, undone):
                 open_ = self._leg(arm, open_, {key: pair[arm is other] for key, pair in measured.items()}, undone)
@@ -231,7 +231,7 @@ class Explaining:
         if not figures:
             return []
         tests = _tests(figures)
-        launched = self._spending.launched(arm, ids(tests), limit_of(tests))
+        launched = self._spending.launch(arm, ids(tests), limit_of(tests))
         for figure in figures:
             result = launched[figure.test.identity]
             metric = result.metrics.get(figure.verdict.metric_name)
@@ -240,12 +240,12 @@ class Explaining:
             figure.problem = _problem(figure, result, arm.name, was_undone=arm is undone)
         return [figure for figure in figures if not figure.problem]
 
-    def _explained(self, figure: _Figure, undone: list[Metric], as_it_is: list[Metric], over: bool) -> bool:
-        figure.found = figure.undoing.found(logs_of(undone), logs_of(as_it_is), over=over)
+    def _is_explained(self, figure: _Figure, undone: list[Metric], as_it_is: list[Metric], over: bool) -> bool:
+        figure.found = figure.undoing.judge_undone(logs_of(undone), logs_of(as_it_is), over=over)
         figure.undone, figure.as_it_is = undone, as_it_is
         return figure.found is not None
 
-    def _answered(self, figure: _Figure, undone: list[Metric], fewer: list[Metric], over: bool) -> bool:
+    def _is_answered(self, figure: _Figure, undone: list[Metric], fewer: list[Metric], over: bool) -> bool:
         suffices = figure.undoing.suffices(logs_of(undone), logs_of(fewer), over=over)
         if suffices is None:
             return False
@@ -265,7 +265,7 @@ def _changes_of(figure: _Figure) -> list[tuple[str, tuple[str, str]]]:
     return list(figure.changes.items())
 
 
-def _recorded(changes: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+def _list_recorded(changes: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     return {name: then for name, (then, _) in changes.items()}
 
 

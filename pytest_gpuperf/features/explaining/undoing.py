@@ -27,7 +27,7 @@ class Undoing:
         """
         return self.moved.rule.race(self.moved.history, undone, as_it_is)
 
-    def found(self, undone: Sequence[float], as_it_is: Sequence[float], *, over: bool) -> Explained | None:
+    def judge_undone(self, undone: Sequence[float], as_it_is: Sequence[float], *, over: bool) -> Explained | None:
         """Return what a race shows about the variables that were undone; None if it is still open.
 
         EXPLAINED if the run as it is differs from the run with the record's variables in the direction in which the
@@ -39,7 +39,7 @@ class Undoing:
             as_it_is: Logarithms of the launches as they are, likewise.
             over: Whether there are no more blocks.
         """
-        decision = self._moved(undone, as_it_is)
+        decision = self._judge_move(undone, as_it_is)
         if decision is Decision.OPEN:
             return Explained.OPEN if over else None
         if decision is Decision.CLEARED:
@@ -54,7 +54,7 @@ class Undoing:
             fewer: Logarithms of the launches with fewer of them undone, likewise.
             over: Whether there are no more blocks: then what is open does not suffice.
         """
-        decision = self._moved(undone, fewer)
+        decision = self._judge_move(undone, fewer)
         if decision is Decision.OPEN:
             return False if over else None
         return decision is Decision.CLEARED
@@ -63,9 +63,9 @@ class Undoing:
         """Return whether the median of these launches would pass the screen; of a figure that gained, as no gain."""
         middle = statistics.median(undone)
         rule, history = self.moved.rule, self.moved.history
-        return not (rule.improved(history, middle) if self.moved.gained else rule.suspects(history, middle))
+        return not (rule.is_improved(history, middle) if self.moved.gained else rule.suspects(history, middle))
 
-    def _moved(self, undone: Sequence[float], other: Sequence[float]) -> Decision:
+    def _judge_move(self, undone: Sequence[float], other: Sequence[float]) -> Decision:
         sign = -1.0 if self.moved.gained else 1.0
         return self.race([sign * log for log in undone], [sign * log for log in other]).decision
 

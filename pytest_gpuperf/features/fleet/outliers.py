@@ -76,7 +76,7 @@ def compare(figures: Sequence[Figure], chance: float = CHANCE, independent: floa
     """
     enough = [figure for figure in figures if len(figure.values) >= LEAST_HOSTS]
     tests = sum(len(figure.values) for figure in enough)
-    return tuple(_compared(figure, chance / tests, independent) for figure in enough)
+    return tuple(_compare(figure, chance / tests, independent) for figure in enough)
 
 
 def odd_of_few(figure: Figure, others: Callable[[Iterable[float]], float] = statistics.median) -> tuple[Standing, ...]:
@@ -143,7 +143,7 @@ def _pairs_within(ordered: Sequence[float], difference: float) -> int:
     return pairs
 
 
-def _compared(figure: Figure, tail: float, independent: float) -> Compared:
+def _compare(figure: Figure, tail: float, independent: float) -> Compared:
     sign = -1.0 if figure.better == "higher" else 1.0
     logs = {host: sign * math.log(value) for host, value in figure.values.items()}
     center = statistics.median(logs.values())

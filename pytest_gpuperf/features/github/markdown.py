@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.table import COLUMNS, cells, counted, ranked, unchecked_lines
+from pytest_gpuperf.report.table import COLUMNS, cells, count_lines, rank_verdicts, unchecked_lines
 from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -32,10 +32,10 @@ def markdown(findings: Findings, closing: Sequence[str], limit: int) -> str:
     unchecked = [line.text for line in unchecked_lines(findings.unchecked)]
     pieces = [_head(findings), *_table(findings.verdicts), *_skips(findings.nowhere)]
     pieces += [f"\n{_text(line)}\n" for line in (*unchecked, *closing)]
-    return _fitted(pieces, limit)
+    return _fit_in(pieces, limit)
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """The text on one line, none of it read as Markdown or HTML."""
     return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", one_line(text))
 
@@ -44,7 +44,7 @@ def _head(findings: Findings) -> str:
     outcomes = ", ".join(f"{findings.outcomes[name]} {name}" for name in ("failed", "passed", "skipped"))
     lines = ["### gpuperf\n", f"{format_count(findings.outcomes.total(), 'test')} on ranks: {outcomes}\n"]
     if findings.verdicts:
-        lines.append(f"{_text(counted(findings.verdicts))}\n")
+        lines.append(f"{_text(count_lines(findings.verdicts))}\n")
     return "\n".join(lines)
 
 
@@ -52,7 +52,7 @@ def _table(verdicts: Sequence[Verdict]) -> Iterator[str]:
     if not verdicts:
         return
     yield f"\n| {' | '.join([*COLUMNS[:-1], 'test and metric'])} |\n{_ALIGNMENT}\n"
-    for verdict in ranked(verdicts):
+    for verdict in rank_verdicts(verdicts):
         name = f"{_code(verdict.test)} {_code(verdict.metric_name)}"
         yield f"| {' | '.join([*map(_text, cells(verdict)), name])} |\n"
 
@@ -66,7 +66,7 @@ def _skips(skips: Counter[tuple[str, str]]) -> Iterator[str]:
         yield f"\n<details><summary>{summary}</summary>\n\n{''.join(lines)}\n{_CLOSED}"
 
 
-def _fitted(pieces: Sequence[str], limit: int) -> str:
+def _fit_in(pieces: Sequence[str], limit: int) -> str:
     whole = "".join(pieces)
     if len(whole.encode()) <= limit:
         return whole
@@ -86,8 +86,8 @@ def _cut(left_out: int) -> str:
 
 def _text(text: str) -> str:
     """Return the text as a part of a sentence; GitHub reads an @ as a name wherever it is no code, escaped or not."""
-    return _code(text) if "@" in text else escaped(text)
+    return _code(text) if "@" in text else escape(text)
 
 
 def _code(text: str) -> str:
-    return f"<code>{escaped(text)}</code>"
+    return f"<code>{escape(text)}</code>"

@@ -15,7 +15,7 @@ from pytest_gpuperf.features.github.markdown import markdown
 from pytest_gpuperf.report.annotation import Annotation
 from pytest_gpuperf.report.findings import Place
 from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.table import ranked
+from pytest_gpuperf.report.table import rank_verdicts
 from pytest_gpuperf.report.terminal import Reported
 from pytest_gpuperf.report.verdict_line import describe
 
@@ -72,21 +72,21 @@ class GitHub:
         return None
 
     def _annotations(self) -> Iterator[str]:
-        for verdict in ranked([v for v in self._findings.verdicts if v.fails]):
+        for verdict in rank_verdicts([v for v in self._findings.verdicts if v.fails]):
             title = one_line(f"{verdict.outcome.value}: {verdict.test} {verdict.metric_name}")
             message = "\n".join(describe(verdict, self._commands))
-            yield annotation(*self._located(self._findings.places[verdict.test]), title, message)
+            yield annotation(*self._locate(self._findings.places[verdict.test]), title, message)
         for failure in self._findings.failures:
             phase = "" if failure.when == "call" else f" in its {failure.when}"
             title = f"failed{phase}: {failure.test}"
-            yield annotation(*self._located(failure.place), title, failure.message)
+            yield annotation(*self._locate(failure.place), title, failure.message)
 
     def _remark_lines(self) -> Iterator[str]:
         for remark in self._remarks():
-            file, line = self._located(Place(str(remark.file), remark.line))
+            file, line = self._locate(Place(str(remark.file), remark.line))
             yield annotation(file, line, one_line(remark.title), remark.message, level="warning")
 
-    def _located(self, place: Place) -> tuple[str, int | None]:
+    def _locate(self, place: Place) -> tuple[str, int | None]:
         file = self._rootpath / place.file
         checkout = self._environ.get("GITHUB_WORKSPACE")
         # GitHub looks for the file in the repository, whose root need not be pytest's.

@@ -104,7 +104,7 @@ def then(work: Any, alter: Callable[[], None], held: list[Any]) -> Any:
         held: keeps Python's part of the work alive for as long as the program may wait for it.
     """
 
-    def altered(future: Any) -> Any:
+    def alter_result(future: Any) -> Any:
         value = future.value()
         alter()
         return value
@@ -116,7 +116,7 @@ def then(work: Any, alter: Callable[[], None], held: list[Any]) -> Any:
         altered_work: Any = _AlteredWork(unbox(work), alter)
         held.append(altered_work)
         return altered_work.boxed()
-    return _work_of(future.then(altered))
+    return _work_of(future.then(alter_result))
 
 
 def group_of(boxed: Any) -> Any:
@@ -137,7 +137,7 @@ def group_named(name: str) -> Any:
     return distributed_c10d._resolve_process_group(name)  # type: ignore[arg-type]
 
 
-def done(value: Any) -> Any:
+def make_done(value: Any) -> Any:
     """A boxed work that is done, for a call that communicates nothing."""
     future: Any = torch.futures.Future()
     future.set_result(value)

@@ -92,22 +92,22 @@ class Coverage:
 
     def worst_first(self) -> list[Site]:
         """All sites: those with the largest share of unnoticed faults first, then by file and line."""
-        return sorted(self.sites, key=lambda site: (-self._unnoticed_share(site), site))
+        return sorted(self.sites, key=lambda site: (-self._compute_unnoticed_share(site), site))
 
     def tests(self, site: Site) -> list[str]:
         """The tests that reach a site and were judged, the fastest first."""
         return [test for test in self.reached_by[site] if test not in self.left_out]
 
-    def _unnoticed_share(self, site: Site) -> float:
+    def _compute_unnoticed_share(self, site: Site) -> float:
         missed, noticed = len(self.of(Outcome.UNNOTICED, site)), len(self.of(Outcome.NOTICED, site))
         return missed / (missed + noticed) if missed else 0.0
 
     @property
     def counted(self) -> int:
         """How many faults a test could notice."""
-        return self.counted_at(None)
+        return self.count_at(None)
 
-    def counted_at(self, site: Site | None) -> int:
+    def count_at(self, site: Site | None) -> int:
         """How many faults a test could notice at one site, or at all."""
         return len(self.of(Outcome.NOTICED, site)) + len(self.of(Outcome.UNNOTICED, site))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuperf.features.mutating.coverage import Coverage, Outcome
-from pytest_gpuperf.features.mutating.lines import shown_path
+from pytest_gpuperf.features.mutating.lines import show_path
 
 
 def form_of(coverage: Coverage, root: Path) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def form_of(coverage: Coverage, root: Path) -> dict[str, Any]:
         "seconds_of": dict(sorted(coverage.seconds_of.items())),
         "sites": [
             {
-                "file": shown_path(site.file, root),
+                "file": show_path(site.file, root),
                 "line": site.line,
                 "operation": site.operation,
                 "over": site.over,
@@ -47,7 +47,7 @@ def form_of(coverage: Coverage, root: Path) -> dict[str, Any]:
             for site in coverage.worst_first()
         ],
         "unreached": [
-            {"file": shown_path(call.file, root), "line": call.line, "operation": call.operation}
+            {"file": show_path(call.file, root), "line": call.line, "operation": call.operation}
             for call in coverage.unreached
         ],
         "left_out": dict(sorted(coverage.left_out.items())),

@@ -51,15 +51,15 @@ class Interception:
         self._held: list[Any] = []
         self._asking = threading.local()
 
-    def installed(self) -> AbstractContextManager[None]:
+    def install(self) -> AbstractContextManager[None]:
         """Sees what is called within."""
-        return _installed(self)
+        return _install(self)
 
     def call(self, name: str, keyset: Any, args: tuple[Any, ...]) -> Any:
         """Makes one call of an operator, altered if it belongs to the fault's site."""
         if (told := getattr(self._asking, "told", None)) is not None:
             told.append(args[2])
-            return args[0], c10d_internals.done(args[0])
+            return args[0], c10d_internals.make_done(args[0])
         operator = OPERATORS[name]
         if is_captured() or not c10d_internals.is_of_values(keyset) or self._of_objects():
             return self._run(name, keyset, args)
@@ -70,7 +70,7 @@ class Interception:
             return self._run(name, keyset, args)
         assert self._record.fault is not None
         with torch.no_grad():
-            return self._altered(name, keyset, args, self._record.fault.kind)
+            return self._alter(name, keyset, args, self._record.fault.kind)
 
     def _run(self, name: str, keyset: Any, args: Sequence[Any]) -> Any:
         """Makes a call as if nobody saw it: by the kernel that was there before, or the backend's own."""
@@ -89,21 +89,21 @@ class Interception:
                 sizes.append(size)
             site = Site(file, line, operation, site.over, sizes.index(size) + 1)
 
-        def made() -> Calls:
+        def make() -> Calls:
             family = Family.OTHER if _OBJECTS in operation else operator.family
             is_max = family is Family.REDUCE and places.is_maximum(frame)
             others = other_ranks(group)
             fits = family is Family.REDUCE or (family is Family.GATHER and len(others) == group.size())
             return Calls(family, 0, group.size(), False, is_max, fits and bool(others))
 
-        calls = self._record.see(site, made)
+        calls = self._record.see(site, make)
         calls.floating |= any(tensor.is_floating_point() for tensor in inputs)
         if calls.group_size > 1 and _sends(operator, calls.family, args, group):
             for tensor in inputs:
-                add_tensor(self._record.sent(site), tensor)
+                add_tensor(self._record.digest_sent(site), tensor)
         return site
 
-    def _altered(self, name: str, keyset: Any, args: tuple[Any, ...], kind: Kind) -> Any:
+    def _alter(self, name: str, keyset: Any, args: tuple[Any, ...], kind: Kind) -> Any:
         operator = OPERATORS[name]
         group = c10d_internals.group_of(args[operator.group])
         size, rank = group.size(), group.rank()
@@ -111,7 +111,7 @@ class Interception:
             return self._over_others(name, keyset, args, group)
         self._record.applied += 1
         if operator.family is Family.SEND:
-            return self._sent(name, keyset, args, kind, [tensor.clone() for tensor in operator.inputs(args)])
+            return self._send(name, keyset, args, kind, [tensor.clone() for tensor in operator.inputs(args)])
         outputs = operator.outputs(args)
         if kind in (Kind.MAX, Kind.ROOT):
             changed = list(args)
@@ -127,7 +127,7 @@ class Interception:
         given = [tensor.clone() for tensor in operator.inputs(args)] if needs_own else []
         before = [tensor.clone() for tensor in outputs] if needs_own and operator.family in _ROOTED else []
 
-        def untouched(index: int) -> torch.Tensor:
+        def leave_untouched(index: int) -> torch.Tensor:
             return before[index] if before else own_result(operator, given, outputs[index], index, rank, size)
 
         def after() -> None:
@@ -137,7 +137,7 @@ class Interception:
                     swap([tensor.data for tensor in outputs], size)
                 else:
                     for index, (tensor, old) in enumerate(zip(outputs, self._before(kind, right), strict=True)):
-                        alter(tensor.data, kind, size, untouched(index) if needs_own else tensor, old)
+                        alter(tensor.data, kind, size, leave_untouched(index) if needs_own else tensor, old)
                 self._record.changed += any(not torch.equal(*pair) for pair in zip(right, outputs, strict=True))
 
         return self._after(self._run(name, keyset, args), after)
@@ -160,7 +160,7 @@ class Interception:
 
         return self._after(self._run(name, keyset, args), after)
 
-    def _sent(self, name: str, keyset: Any, args: tuple[Any, ...], kind: Kind, sent: list[torch.Tensor]) -> Any:
+    def _send(self, name: str, keyset: Any, args: tuple[Any, ...], kind: Kind, sent: list[torch.Tensor]) -> Any:
         right = [tensor.clone() for tensor in sent]
         for tensor, old in zip(sent, self._before(kind, right), strict=True):
             alter(tensor, kind, 1, torch.zeros_like(tensor), old)
@@ -215,7 +215,7 @@ class Interception:
 
 
 @contextmanager
-def _installed(interception: Interception) -> Any:
+def _install(interception: Interception) -> Any:
     library = torch.library.Library("c10d", "IMPL")
     try:
         interception.there = {name: c10d_internals.kernel_there(name) for name in OPERATORS}

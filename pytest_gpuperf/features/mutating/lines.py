@@ -54,7 +54,7 @@ def coverage_lines(coverage: Coverage, root: Path, fail_under: float | None, *, 
         yield f"every fault was noticed at {format_count(guarded, 'site')} (-v lists them)"
     if apart := len(coverage.of(Outcome.EQUIVALENT)):
         only = sum(
-            bool(coverage.of(Outcome.EQUIVALENT, site)) and not coverage.counted_at(site) for site in coverage.sites
+            bool(coverage.of(Outcome.EQUIVALENT, site)) and not coverage.count_at(site) for site in coverage.sites
         )
         where = f"; {format_count(only, 'site has', 'sites have')} no others" if only else ""
         yield f"not counted: {format_count(apart, 'fault')} that changed no bit of what the programs came to{where}"
@@ -66,7 +66,7 @@ def coverage_lines(coverage: Coverage, root: Path, fail_under: float | None, *, 
     if coverage.unreached:
         yield f"no observed program makes {format_count(len(coverage.unreached), 'call')} of the source:"
         shown = coverage.unreached if verbose else coverage.unreached[:_CALLS]
-        yield from (f"    {shown_path(call.file, root)}:{call.line} {call.operation}" for call in shown)
+        yield from (f"    {show_path(call.file, root)}:{call.line} {call.operation}" for call in shown)
         if len(shown) < len(coverage.unreached):
             yield f"    and {len(coverage.unreached) - len(shown)} more (-v lists them)"
     for test, why in sorted(coverage.left_out.items()):
@@ -79,10 +79,10 @@ def site_text(site: Site, root: Path) -> str:
     """A site as reports name it."""
     over = f" over {site.over}" if site.over else ""
     part = f", tensor {site.part}" if site.part > 1 else ""
-    return f"{shown_path(site.file, root)}:{site.line} {site.operation}{over}{part}"
+    return f"{show_path(site.file, root)}:{site.line} {site.operation}{over}{part}"
 
 
-def shown_path(file: str, root: Path) -> str:
+def show_path(file: str, root: Path) -> str:
     """A file as reports name it: relative to the root, if it is below it."""
     path = Path(file)
     return str(path.relative_to(root) if path.is_relative_to(root) else path)

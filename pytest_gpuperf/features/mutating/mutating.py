@@ -16,7 +16,7 @@ import pytest
 from pytest_gpuperf.features.mutating.coverage import Coverage, Judged, Outcome
 from pytest_gpuperf.features.mutating.faults import Calls, Fault, Kind, Site, kinds
 from pytest_gpuperf.features.mutating.lines import plan_line
-from pytest_gpuperf.features.mutating.on_rank import Observation, Observed, observed
+from pytest_gpuperf.features.mutating.on_rank import Observation, Observed, observe
 from pytest_gpuperf.features.mutating.source_calls import calls_in, files_of_user, is_made
 from pytest_gpuperf.features.mutating.trying import Trying
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
@@ -149,7 +149,7 @@ class Mutating:
             pytest.fail("an example has failed, so that the fault counts as noticed", pytrace=False)
         run.begun += 1
         current.timeout = min(current.timeout, left)
-        return observed, (run.fault, f"{self._number}.{run.begun}", entry, tuple(args), kwargs), {}
+        return observe, (run.fault, f"{self._number}.{run.begun}", entry, tuple(args), kwargs), {}
 
     def leave(self, results: Sequence[Observed]) -> list[Any]:
         """The program's own results."""
@@ -173,7 +173,7 @@ class Mutating:
     def _mutate(self, items: Sequence[pytest.Item]) -> None:
         began = time.monotonic()
         coverage = Coverage()
-        tests = [test for item in items if (test := self._passed(item, coverage)) is not None]
+        tests = [test for item in items if (test := self._select_passed(item, coverage)) is not None]
         tests.sort(key=lambda test: test.seconds)
         reached: dict[Site, list[Test]] = {}
         for test in tests:
@@ -197,12 +197,12 @@ class Mutating:
                 tests = [test for test in reached[fault.site] if self._is_repeatable(test, coverage)]
                 if tests:
                     coverage.judged.append(self._judge(fault, tests))
-                trying.tried(unnoticed=bool(tests) and coverage.judged[-1].outcome is Outcome.UNNOTICED)
+                trying.note_tried(unnoticed=bool(tests) and coverage.judged[-1].outcome is Outcome.UNNOTICED)
         finally:
             coverage.seconds = time.monotonic() - began
             self._take(coverage)
 
-    def _passed(self, item: pytest.Item, coverage: Coverage) -> Test | None:
+    def _select_passed(self, item: pytest.Item, coverage: Coverage) -> Test | None:
         run = self.runs.get(item.nodeid)
         if run is None or not run.sites or not isinstance(item, pytest.Function):
             return None
@@ -253,7 +253,7 @@ class Mutating:
         outcome, seconds = Outcome.NOT_MADE, 0.0
         for test in tests:
             timeout = max(_LEAST_TIMEOUT, _TIMES * test.seconds)
-            made = _made(fault, test.run.sites[fault.site].count)
+            made = _make_fault(fault, test.run.sites[fault.site].count)
             began = time.monotonic()
             most = test.run.begun if is_drawn(test.item.obj) else math.inf
             passed, run = self._again(test, Run(made, began + timeout, most))
@@ -266,7 +266,7 @@ class Mutating:
         return Judged(fault, outcome, seconds=seconds)
 
 
-def _made(fault: Fault, count: int) -> Fault:
+def _make_fault(fault: Fault, count: int) -> Fault:
     """What the ranks make of a fault in a test whose programs make so many calls at the site."""
     return Fault(fault.site, Kind.SKIPPED, count) if fault.kind is Kind.LAST else fault
 

@@ -60,18 +60,18 @@ class Objects:
         return bool(getattr(self._within, "now", False))
 
     @contextmanager
-    def installed(self) -> Iterator[None]:
+    def install(self) -> Iterator[None]:
         """Sees what is called within."""
         real = {name: getattr(dist, name) for name in _EXCHANGES}
         for name, function in real.items():
-            setattr(dist, name, self._seen(name, function))
+            setattr(dist, name, self._see_call(name, function))
         try:
             yield
         finally:
             for name, function in real.items():
                 setattr(dist, name, function)
 
-    def _seen(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def _see_call(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         signature = _signature(real)
 
         @functools.wraps(real)
@@ -101,7 +101,7 @@ class Objects:
         with self._record.lock:
             self._record.see(site, lambda: Calls(exchange.family, 0, dist.get_world_size(group)))
             if exchange.family is Family.OBJECTS:
-                digests.add(self._record.sent(site), arguments["obj"])
+                digests.add(self._record.digest_sent(site), arguments["obj"])
         return site
 
     def _alter(self, name: str, filled: list[Any], before: list[Any], arguments: Mapping[str, Any]) -> None:

@@ -45,7 +45,7 @@ class Observed:
     observation: Observation
 
 
-def observed(
+def observe(
     context: Any,
     fault: Fault | None,
     trial: str,
@@ -67,7 +67,7 @@ def observed(
     objects = Objects(record)
     interception, states = Interception(record, lambda: objects.within, trial), States(record)
     with _states() as (modules, optimizers):
-        with interception.installed(), SymmetricSums(record).installed(), objects.installed(), states.installed():
+        with interception.install(), SymmetricSums(record).install(), objects.install(), states.install():
             result = entry(context, *args, **kwargs)
         if record.error is not None:
             raise record.error
@@ -84,13 +84,13 @@ def _states() -> Iterator[tuple[dict[int, torch.nn.Module], dict[int, torch.opti
     modules: dict[int, torch.nn.Module] = {}
     optimizers: dict[int, torch.optim.Optimizer] = {}
 
-    def registered(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> None:
+    def note_registered(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> None:
         modules[id(module)] = module
 
-    def stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def note_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         optimizers[id(optimizer)] = optimizer
 
-    hooks = register_module_parameter_registration_hook(registered), register_optimizer_step_post_hook(stepped)
+    hooks = register_module_parameter_registration_hook(note_registered), register_optimizer_step_post_hook(note_step)
     try:
         yield modules, optimizers
     finally:

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from pytest_gpuperf.features.mutating.coverage import Coverage, Outcome
-from pytest_gpuperf.features.mutating.lines import names, shown_path
+from pytest_gpuperf.features.mutating.lines import names, show_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def _file(path: str, coverage: Coverage, root: Path) -> File:
         Line(number, text, states.get(number, ""), tuple(notes.get(number, ())))
         for number, text in enumerate(_source(path), 1)
     )
-    return File(shown_path(path, root), lines, noticed, counted, len(calls))
+    return File(show_path(path, root), lines, noticed, counted, len(calls))
 
 
 def _source(path: str) -> list[str]:

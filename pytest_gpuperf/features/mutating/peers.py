@@ -94,7 +94,7 @@ class Peers:
             outputs: what it came to.
         """
         own, others = group_ranks(group), other_ranks(group)
-        of_own, of_others = (self._taken(call, ranks, given) for ranks in (own, others))
+        of_own, of_others = (self._take(call, ranks, given) for ranks in (own, others))
         if of_own is None or of_others is None:
             return None
         rank, size = group.rank(), group.size()
@@ -103,7 +103,7 @@ class Peers:
             if operator.family is Family.GATHER:
                 if len(own) != len(others):
                     return None
-                found.append(_gathered(of_others, out, index))
+                found.append(_gather(of_others, out, index))
                 continue
             parts, other_parts = (
                 torch.stack([own_result(operator, one, out, index, rank, size) for one in several])
@@ -120,7 +120,7 @@ class Peers:
     def _key(self, call: int, rank: int) -> str:
         return f"gpuperf mutate {self._trial} {call} {rank}"
 
-    def _taken(self, call: int, ranks: Sequence[int], like: Sequence[torch.Tensor]) -> list[list[torch.Tensor]] | None:
+    def _take(self, call: int, ranks: Sequence[int], like: Sequence[torch.Tensor]) -> list[list[torch.Tensor]] | None:
         """What each of some ranks gave, as tensors like this rank's; None if one of them gave nothing such."""
         keys = [self._key(call, rank) for rank in ranks]
         if self._lost or not keys:
@@ -150,7 +150,7 @@ def _tensors(data: bytes, like: Sequence[torch.Tensor]) -> list[torch.Tensor] | 
     return found
 
 
-def _gathered(inputs: Sequence[Sequence[torch.Tensor]], out: torch.Tensor, index: int) -> torch.Tensor:
+def _gather(inputs: Sequence[Sequence[torch.Tensor]], out: torch.Tensor, index: int) -> torch.Tensor:
     whole = torch.cat([one.reshape(-1) for of_rank in inputs for one in of_rank])
     if whole.numel() == out.numel():
         return whole.view_as(out)

@@ -46,7 +46,7 @@ class Record:
         calls.count += 1
         return calls
 
-    def sent(self, site: Site) -> Any:
+    def digest_sent(self, site: Site) -> Any:
         """The digest of what a site sends, to which its calls add."""
         return self._sent[site]
 

@@ -65,15 +65,15 @@ def calls_in(file: Path) -> Iterator[Call]:
     if tree is None:
         return
     nodes = list(ast.walk(tree))
-    names = dict(_imported(nodes))
+    names = dict(_list_imports(nodes))
     for node in nodes:
         if isinstance(node, ast.Call):
-            module, _, function = _qualified(node.func, names).rpartition(".")
+            module, _, function = _qualify(node.func, names).rpartition(".")
             if _COMMUNICATES.fullmatch(function) and module.startswith(_PACKAGE):
                 yield Call(str(file), node.lineno, node.end_lineno or node.lineno, function)
 
 
-def _imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
+def _list_imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
     """Names that imports bind, with what they stand for."""
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -85,7 +85,7 @@ def _imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
                 yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 
-def _qualified(node: ast.expr, names: Mapping[str, str]) -> str:
+def _qualify(node: ast.expr, names: Mapping[str, str]) -> str:
     if isinstance(node, ast.Attribute):
-        return f"{_qualified(node.value, names)}.{node.attr}"
+        return f"{_qualify(node.value, names)}.{node.attr}"
     return names.get(node.id, "") if isinstance(node, ast.Name) else ""

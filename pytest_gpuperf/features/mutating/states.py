@@ -48,19 +48,19 @@ class States:
         self._saved: torch.Tensor | None = None
 
     @contextmanager
-    def installed(self) -> Iterator[None]:
+    def install(self) -> Iterator[None]:
         """Sees what is called within."""
         with ExitStack() as stack:
             for owner, name in _HOOKS:
-                stack.enter_context(_replaced(owner, name, self._hook))
+                stack.enter_context(_replace(owner, name, self._hook))
             for owner, name in _LOADS:
-                stack.enter_context(_replaced(owner, name, self._load))
-            stack.enter_context(_replaced(torch, "save", self._save))
+                stack.enter_context(_replace(owner, name, self._load))
+            stack.enter_context(_replace(torch, "save", self._save))
             for module in (torch, torch.random, torch.cuda, torch.cuda.random):
-                stack.enter_context(_replaced(module, "manual_seed", self._seed))
+                stack.enter_context(_replace(module, "manual_seed", self._seed))
             if (checkpoint := sys.modules.get(_CHECKPOINT)) is not None:
-                stack.enter_context(_replaced(checkpoint, "save", self._save))
-                stack.enter_context(_replaced(checkpoint, "load", self._load))
+                stack.enter_context(_replace(checkpoint, "save", self._save))
+                stack.enter_context(_replace(checkpoint, "load", self._load))
             for handle in (
                 register_optimizer_step_pre_hook(self._before_step),
                 register_optimizer_step_post_hook(self._after_step),
@@ -117,7 +117,7 @@ class States:
                 return real(*args, **kwargs)
             site = self._see(frame, Family.SAVE, name)
             with self._stale(largest) if self._record.is_faulty(site) else nullcontext():
-                add_tensor(self._record.sent(site), largest)
+                add_tensor(self._record.digest_sent(site), largest)
                 return real(*args, **kwargs)
 
         return save
@@ -186,7 +186,7 @@ class _Kept:
 
 
 @contextmanager
-def _replaced(
+def _replace(
     owner: type | ModuleType, name: str, made: Callable[[Callable[..., Any], str], Callable[..., Any]]
 ) -> Iterator[None]:
     real = getattr(owner, name)
@@ -202,7 +202,7 @@ def _tensors(owner: Any) -> dict[Any, torch.Tensor]:
     if isinstance(owner, torch.nn.Module):
         return {name: _local(one) for name, one in (*owner.named_parameters(), *owner.named_buffers())}
     if not isinstance(owner, torch.optim.Optimizer):
-        return {index: _local(one) for index, one in enumerate(_nested(owner))}
+        return {index: _local(one) for index, one in enumerate(_flatten(owner))}
     parameters = [one for group in owner.param_groups for one in group["params"]]
     return {
         (index, key): _local(value)
@@ -212,14 +212,14 @@ def _tensors(owner: Any) -> dict[Any, torch.Tensor]:
     }
 
 
-def _nested(state: Any) -> Iterator[torch.Tensor]:
+def _flatten(state: Any) -> Iterator[torch.Tensor]:
     if isinstance(state, torch.Tensor):
         yield state
     elif isinstance(state, torch.nn.Module):
         yield from _tensors(state).values()
     elif isinstance(state, Mapping | list | tuple):
         for one in state.values() if isinstance(state, Mapping) else state:
-            yield from _nested(one)
+            yield from _flatten(one)
 
 
 def _largest(tensors: Mapping[Any, torch.Tensor]) -> torch.Tensor | None:

@@ -46,7 +46,7 @@ class SymmetricSums:
         self._previous: dict[tuple[Any, ...], torch.Tensor] = {}
 
     @contextmanager
-    def installed(self) -> Iterator[None]:
+    def install(self) -> Iterator[None]:
         """Sees what is called within, if the program can have symmetric memory."""
         if not c10d_internals.may_have_symmetric_memory():
             yield
@@ -76,7 +76,7 @@ class SymmetricSums:
                 return run()
             assert self._record.fault is not None
             with torch.no_grad():
-                return self._altered(run, given, group, self._record.fault.kind)
+                return self._alter(run, given, group, self._record.fault.kind)
 
         return override
 
@@ -85,10 +85,10 @@ class SymmetricSums:
         site = Site(file, line, name, places.over(group), 0)
         # It only adds: no operator takes the maximum.
         self._record.see(site, lambda: Calls(Family.REDUCE, 0, group.size(), given.is_floating_point(), is_max=True))
-        add_tensor(self._record.sent(site), given)
+        add_tensor(self._record.digest_sent(site), given)
         return site
 
-    def _altered(self, run: Callable[[], torch.Tensor], given: torch.Tensor, group: Any, kind: Kind) -> torch.Tensor:
+    def _alter(self, run: Callable[[], torch.Tensor], given: torch.Tensor, group: Any, kind: Kind) -> torch.Tensor:
         self._record.applied += 1
         own = given.clone()
         if kind is Kind.LEFT_OUT:

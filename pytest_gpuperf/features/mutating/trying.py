@@ -34,7 +34,7 @@ class Trying:
         self._tried = 0
         self._unnoticed = 0
 
-    def tried(self, *, unnoticed: bool) -> None:
+    def note_tried(self, *, unnoticed: bool) -> None:
         """Takes note of one more fault."""
         self._tried += 1
         self._unnoticed += unnoticed

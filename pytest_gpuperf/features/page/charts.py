@@ -76,7 +76,7 @@ def curve(number: int, run: Run, told: Mapping[str, Any]) -> Curve:
         "sizes": told["sizes"],
         "labels": [row[0] for row in rows],
         "bandwidths": [bandwidth / scale for bandwidth in told["bandwidths"]],
-        "fit": [_fitted(told, place, scale) for place in range(len(told["sizes"]))],
+        "fit": [_fit_at(told, place, scale) for place in range(len(told["sizes"]))],
         "dips": [dip["size"] for dip in told["dips"]],
     }
     if limit is not None:
@@ -93,7 +93,7 @@ def curve(number: int, run: Run, told: Mapping[str, Any]) -> Curve:
     return Curve(f"c{number}", str(told["test"]), summary, dips, rows, drawing)
 
 
-def _fitted(told: Mapping[str, Any], place: int, scale: float) -> float | None:
+def _fit_at(told: Mapping[str, Any], place: int, scale: float) -> float | None:
     """The bandwidth that the fit alpha + size / beta gives at this place."""
     size, seconds, bandwidth = (told[name][place] for name in ("sizes", "seconds", "bandwidths"))
     for regime in told["regimes"]:

@@ -18,7 +18,7 @@ from pytest_gpuperf.features.page.points import Points
 from pytest_gpuperf.features.page.run import Run
 from pytest_gpuperf.features.page.timelines import Timeline, timelines
 from pytest_gpuperf.features.page.topology import Picture
-from pytest_gpuperf.report.change import shown_change
+from pytest_gpuperf.report.change import show_change
 from pytest_gpuperf.report.headline import TestFigures, by_test
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.units import format_count, format_percent, format_value, scale_of
@@ -338,7 +338,7 @@ class Content:
             verdict.metric_name,
             verdict.outcome,
             " → ".join(format_value(value, metric.unit) for value in (verdict.old, metric.value) if value is not None),
-            shown_change(verdict),
+            show_change(verdict),
             share,
             "" if share is None else f"{format_percent(share)} of {metric.limit_name or 'its limit'}",
             (what_happened(verdict), *details(verdict, _Options())),

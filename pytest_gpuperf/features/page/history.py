@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
-from pytest_gpuperf.git import GitFailed, git, shown
+from pytest_gpuperf.git import GitFailed, git, show
 
 COMMITS = 50  # each is a file to read: half a second together, for a file of 200 kB
 _LOG = (f"--max-count={COMMITS}", "--format=%H %cI")
@@ -43,7 +43,7 @@ def history(path: Path, hardware_key: str) -> History:
     found: dict[tuple[str, str], list[Recorded]] = {}
     for commit, at in reversed(_commits(path)):
         try:
-            text = shown(git(path.parent, "show", f"{commit}:./{path.name}", timeout=TIMEOUT))
+            text = show(git(path.parent, "show", f"{commit}:./{path.name}", timeout=TIMEOUT))
             stored = Baselines.from_json(json.loads(text), path, hardware_key)
         except (GitFailed, BaselineError, ValueError, RecursionError):
             continue

@@ -12,7 +12,7 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from pytest_gpuperf.baselines.json_text import rounded
+from pytest_gpuperf.baselines.json_text import round_floats
 from pytest_gpuperf.features.page import points
 from pytest_gpuperf.features.page.content import Content
 
@@ -35,7 +35,7 @@ def html(content: Content) -> str:
         echarts=echarts,
         script=script,
         script_hashes=" ".join(f"'sha256-{_digest(text)}'" for text in (echarts, script)),
-        drawings=_json({"moments": content.moments, "charts": _drawable(rounded(content.drawings))}),
+        drawings=_json({"moments": content.moments, "charts": _drawable(round_floats(content.drawings))}),
     )
 
 

@@ -36,7 +36,7 @@ class PageFile:
     def pytest_gpuperf_end(self) -> bool:
         """Write the page, also of a run that was interrupted, and return whether it could be written."""
         try:
-            write_page(self._path, [("this run", self._results.gathered()[0])], self._baselines)
+            write_page(self._path, [("this run", self._results.gather()[0])], self._baselines)
         except json_files.BaselineWriteError as error:
             self._line = f"page not written to {str(error.path)!r}: {error.why}: name another file with --report"
             return False

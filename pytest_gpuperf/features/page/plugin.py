@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuperf.options import GROUP, is_worker
-from pytest_gpuperf.parser_internals import registered
+from pytest_gpuperf.parser_internals import list_registered
 
 if TYPE_CHECKING:
     from pytest_gpuperf.run.session import Session
@@ -20,7 +20,7 @@ _DEST = "gpuperf_report"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Registers the option."""
-    short = () if "--report" in registered(parser) else ("--report",)  # pytest-reporter has one, too
+    short = () if "--report" in list_registered(parser) else ("--report",)  # pytest-reporter has one, too
     parser.getgroup(GROUP).addoption(
         *short,
         "--gpuperf-report",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_gpuperf.report.units import format_percent, format_value
-from pytest_gpuperf.traces.lanes import merged
+from pytest_gpuperf.traces.lanes import merge_lanes
 from pytest_gpuperf.traces.profile import Kind, Lane, Profile
 
 WIDTH = 1000.0
@@ -55,7 +55,7 @@ def timelines(profiles: Sequence[Profile]) -> list[Timeline]:
     """Return the timelines of profiles that have one, with few enough intervals for a page."""
     drawn = [profile for profile in profiles if any(lane.intervals for lane in profile.lanes)]
     most = MOST // max(1, len(drawn))
-    return [_timeline(profile, merged(profile.lanes, most)) for profile in drawn]
+    return [_timeline(profile, merge_lanes(profile.lanes, most)) for profile in drawn]
 
 
 def _timeline(profile: Profile, lanes: Sequence[Lane]) -> Timeline:

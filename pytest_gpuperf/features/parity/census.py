@@ -35,17 +35,17 @@ def digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
         found[name] = made
         data = plain.contiguous().view(-1).view(torch.uint8)
         if data.is_cpu:
-            for piece in _summed(data):
+            for piece in _sum(data):
                 made.update(piece.numpy().data)
         else:
             elsewhere.setdefault(data.device, {})[name] = data
     for device, several in elsewhere.items():
-        for name, rows in _weighed(device, several):
+        for name, rows in _weigh(device, several):
             found[name].update(rows)
     return {name: made.digest() for name, made in found.items()}
 
 
-def _summed(data: torch.Tensor) -> list[torch.Tensor]:
+def _sum(data: torch.Tensor) -> list[torch.Tensor]:
     """Sums of the rows and of the columns of a table of words, and what is left over; few bytes, as they are."""
     rows = data.numel() // (8 * _WORDS)
     if rows < 2:
@@ -58,7 +58,7 @@ def _summed(data: torch.Tensor) -> list[torch.Tensor]:
     return [table.sum(0), table.sum(1), data[whole:]]
 
 
-def _weighed(device: torch.device, several: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, memoryview]]:
+def _weigh(device: torch.device, several: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, memoryview]]:
     """Sums of rows of all tensors of a GPU, each word times an odd weight: few kernels, and one copy to the host.
 
     Sums are modulo 2**64, where an odd weight loses no bit of a changed word.
@@ -215,7 +215,7 @@ def agreement(taken: Sequence[Census], groups: Sequence[Groups] = ()) -> Agreeme
         for name in dict.fromkeys(name for one in taken for name in one.rows[at][1]):
             pattern = _pattern([one.rows[at][1].get(name) for one in taken])
             known = last.get(name)
-            if known is not None and name not in drifts and _parted(known[1], pattern):
+            if known is not None and name not in drifts and _has_parted(known[1], pattern):
                 drifts[name] = Drift(name, known[0], when, _alike(pattern))
             last[name] = when, pattern
     equal: dict[str, list[str]] = {}
@@ -230,7 +230,7 @@ def _pattern(digests: Sequence[bytes | None]) -> tuple[int, ...]:
     return tuple(first.setdefault(one, rank) for rank, one in enumerate(digests))
 
 
-def _parted(before: tuple[int, ...], now: tuple[int, ...]) -> bool:
+def _has_parted(before: tuple[int, ...], now: tuple[int, ...]) -> bool:
     return any(now[rank] != now[first] for rank, first in enumerate(before))
 
 

@@ -69,7 +69,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--layout",
-        type=_declared,
+        type=_parse_declaration,
         action="append",
         default=[],
         metavar="NAME=LAYOUT",
@@ -85,10 +85,10 @@ def _compare(options: argparse.Namespace) -> int:
     """Returns what the command exits with."""
     import torch
 
-    from pytest_gpuperf.features.parity.judging_files import judged_files
+    from pytest_gpuperf.features.parity.judging_files import judge_files
 
     try:
-        report, said = judged_files(
+        report, said = judge_files(
             options.reference,
             options.file,
             mesh=options.mesh,
@@ -105,7 +105,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _parity(options: argparse.Namespace) -> int:
     """Returns what the command exits with."""
-    from pytest_gpuperf.features.parity.layouts.running import tried
+    from pytest_gpuperf.features.parity.layouts.running import try_layouts
     from pytest_gpuperf.features.parity.layouts.table import lines, status
 
     subject = Subject(
@@ -121,7 +121,7 @@ def _parity(options: argparse.Namespace) -> int:
     try:
         for role in ("build", "batch", "loss", "optimizer", "plan"):
             subject.function(role)
-        rows = tried(subject, options.layouts, options.gpus, options.timeout)
+        rows = try_layouts(subject, options.layouts, options.gpus, options.timeout)
     except CommandError as error:
         print(f"error: {error}", file=sys.stderr)
         return _NOT_JUDGED
@@ -149,7 +149,7 @@ def _mesh(text: str) -> dict[str, int]:
     return {name: int(size) for name, _, size in pairs}
 
 
-def _declared(text: str) -> tuple[str, str]:
+def _parse_declaration(text: str) -> tuple[str, str]:
     name, _, layout = text.rpartition("=")
     if not name or not layout:
         raise argparse.ArgumentTypeError(f"takes a name and a layout, as in 'loss=partial(mean)', got {text!r}")

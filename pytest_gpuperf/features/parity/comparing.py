@@ -51,7 +51,7 @@ def units_of(
     return coarser_unit(reference, traces, _ACTIVATIONS), stored, products
 
 
-def compared(
+def compare_held(
     references: References, traces: Sequence[Trace], options: Options, *, after: int = 0, each_step: bool = False
 ) -> Report:
     """Judges what ranks hold.
@@ -69,7 +69,7 @@ def compared(
     require_names(reference, traces)
     unit, stored, products = units_of(reference, traces, options.precision)
     begin = clock()
-    runs = [run.after(after) for run in references.rounded(unit, products, options.samples, each_step=each_step)]
+    runs = [run.after(after) for run in references.run_rounded(unit, products, options.samples, each_step=each_step)]
     shares = []
     if options.share is not None:
         shares = [references.plain(partial(options.share, rank), "share()") for rank in range(len(traces))]
@@ -91,7 +91,7 @@ def compared(
     if not verdict.ok and max(one.strain for one in verdict.wrong) < _NEAR:
         again = clock()
         more = _MORE * options.samples
-        runs = [run.after(after) for run in references.rounded(unit, products, more, each_step=each_step)]
+        runs = [run.after(after) for run in references.run_rounded(unit, products, more, each_step=each_step)]
         shaking += clock() - again
         question = replace(question, tolerances=Tolerances(reference, runs, unit, stored, carried=not each_step))
         with references.alike():

@@ -35,9 +35,9 @@ class OperationsMode(TorchDispatchMode):
         name = self._names.get(func)
         if name is None:
             name = self._names[func] = str(func).split(".")[1]
-        return self.operated(func, name, args, kwargs or {})
+        return self.operate(func, name, args, kwargs or {})
 
-    def operated(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    def operate(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """Runs an operation.
 
         Args:
@@ -49,14 +49,14 @@ class OperationsMode(TorchDispatchMode):
         return function(*args, **kwargs)
 
 
-def mapped(kind: type[T], change: Callable[[T], Any], tree: Any) -> Any:
+def map_nested(kind: type[T], change: Callable[[T], Any], tree: Any) -> Any:
     """Copies nested lists, tuples and dictionaries, with ``change`` applied to each object of a type."""
     if isinstance(tree, kind):
         return change(tree)
     if isinstance(tree, tuple):
-        return tuple([mapped(kind, change, one) for one in tree])
+        return tuple([map_nested(kind, change, one) for one in tree])
     if isinstance(tree, list):
-        return [mapped(kind, change, one) for one in tree]
+        return [map_nested(kind, change, one) for one in tree]
     if isinstance(tree, dict):
-        return {key: mapped(kind, change, one) for key, one in tree.items()}
+        return {key: map_nested(kind, change, one) for key, one in tree.items()}
     return tree

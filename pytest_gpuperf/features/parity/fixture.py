@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 
 from pytest_gpuperf.features.parity.census import Agreement, agreement
-from pytest_gpuperf.features.parity.comparing import Options, compared
+from pytest_gpuperf.features.parity.comparing import Options, compare_held
 from pytest_gpuperf.features.parity.judging import groups_of
 from pytest_gpuperf.features.parity.layout import Part
 from pytest_gpuperf.features.parity.on_rank import Counted, Traced
@@ -126,11 +126,11 @@ class Parity:
         traces = self._on_ranks(Traced(program), args)
         took = time.perf_counter() - begin
         options = Options(dict(mesh or {}), dict(layouts or {}), microbatches, precision, samples, share)
-        report = compared(references, traces, options)
+        report = compare_held(references, traces, options)
         if each_step:
             starts = _starts_of(references.starts, report.verdict.parts, len(traces))
             again = self._on_ranks(Traced(program, starts), args)
-            report = replace(report, by_step=compared(references, again, options, each_step=True))
+            report = replace(report, by_step=compare_held(references, again, options, each_step=True))
         return replace(report, seconds={**report.seconds, "program": took})
 
     def _on_ranks(self, program: Traced, args: Sequence[Any]) -> list[Trace]:

@@ -16,7 +16,7 @@ from pytest_gpuperf.features.parity.causes.cause import Cause
 from pytest_gpuperf.features.parity.causes.find import find, where
 from pytest_gpuperf.features.parity.causes.places import masked, outside
 from pytest_gpuperf.features.parity.evidence import Evidence, Question, margin_of
-from pytest_gpuperf.features.parity.layout import WHOLE, Layout, LayoutError, Part, declared, infer
+from pytest_gpuperf.features.parity.layout import WHOLE, Layout, LayoutError, Part, cut_as_declared, infer
 from pytest_gpuperf.features.parity.records import Key, Kind, Record
 from pytest_gpuperf.features.parity.tolerance import BLIND, Tolerance, as_real
 
@@ -132,10 +132,10 @@ class _Judge:
         self._order: tuple[int, ...] = ()
 
     def verdict(self) -> Verdict:
-        return replace(self._found(), parts=self._parts)
+        return replace(self._judge_findings(), parts=self._parts)
 
-    def _found(self) -> Verdict:
-        judged = [one for record in self._ask.reference if (one := self._judged(record)) is not None]
+    def _judge_findings(self) -> Verdict:
+        judged = [one for record in self._ask.reference if (one := self._judge(record)) is not None]
         unused = [name for name in self._ask.layouts if name not in self._used]
         if unused:
             names = sorted({record.key.name for record in self._ask.reference if not record.key.auto})
@@ -187,7 +187,7 @@ class _Judge:
             return candidate or one
         return blamed[0]
 
-    def _judged(self, record: Record) -> Judged | None:
+    def _judge(self, record: Record) -> Judged | None:
         key = record.key
         if key.auto and key.name in self._astray:
             return None
@@ -212,14 +212,14 @@ class _Judge:
             self._known[key.auto, key.name] = layout.parts
         elif key.kind in (Kind.PARAMETER, Kind.STATE):
             self._parts[key] = layout.parts
-        return self._compared(record, title, got, layout, whole, tolerance)
+        return self._compare(record, title, got, layout, whole, tolerance)
 
     def _layout(
         self, record: Record, held: Mapping[int, Record], got: dict[int, torch.Tensor], whole: torch.Tensor
     ) -> Layout | None:
         """Each rank's part; adds up in ``got`` what is declared, or known, to be partial."""
         key = record.key
-        text = self._declared(key)
+        text = self._read_declaration(key)
         if text is not None and text.startswith("partial"):
             if any(one.shape != whole.shape for one in got.values()):
                 return None
@@ -227,7 +227,7 @@ class _Judge:
             got.update(dict.fromkeys(got, total))
             return Layout(dict.fromkeys(got, WHOLE), "declared")
         if text is not None:
-            parts = {rank: declared(text, rank, self._mesh, self._world, whole.shape) for rank in got}
+            parts = {rank: cut_as_declared(text, rank, self._mesh, self._world, whole.shape) for rank in got}
             if any(part.of(whole).shape != got[rank].shape for rank, part in parts.items()):
                 return None
             return Layout(parts, "declared")
@@ -262,7 +262,7 @@ class _Judge:
             total = torch.stack([got[rank] for rank in ranks]).sum(0)
             got.update(dict.fromkeys(ranks, total))
 
-    def _declared(self, key: Key) -> str | None:
+    def _read_declaration(self, key: Key) -> str | None:
         if key.auto:
             return None
         for name, text in self._ask.layouts.items():
@@ -271,7 +271,7 @@ class _Judge:
                 return text
         return None
 
-    def _compared(
+    def _compare(
         self,
         record: Record,
         title: str,

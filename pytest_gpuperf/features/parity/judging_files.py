@@ -20,7 +20,7 @@ from pytest_gpuperf.features.parity.tolerance import Fixed, Tolerances
 from pytest_gpuperf.report.command_error import CommandError
 
 
-def judged_files(
+def judge_files(
     reference: Path,
     file: Path,
     *,

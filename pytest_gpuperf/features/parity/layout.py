@@ -71,7 +71,7 @@ def _zigzag(index: torch.Tensor, count: int, position: int, dim: int) -> torch.T
     return torch.cat([pieces[position], pieces[2 * count - 1 - position]], dim)
 
 
-def _interleaved(index: torch.Tensor, count: int, position: int, dim: int) -> torch.Tensor:
+def _interleave(index: torch.Tensor, count: int, position: int, dim: int) -> torch.Tensor:
     return index.index_select(dim, torch.arange(position, index.shape[dim], count))
 
 
@@ -99,7 +99,7 @@ class _Cutter:
         return known
 
 
-def declared(text: str, rank: int, mesh: Mapping[str, int], world: int, shape: Sequence[int]) -> Part:
+def cut_as_declared(text: str, rank: int, mesh: Mapping[str, int], world: int, shape: Sequence[int]) -> Part:
     """The part that a declaration gives to a rank.
 
     Args:
@@ -138,7 +138,7 @@ def declared(text: str, rank: int, mesh: Mapping[str, int], world: int, shape: S
         elif kind == "zigzag":
             index = _zigzag(index, count, position, dim)
         elif kind == "interleaved":
-            index = _interleaved(index, count, position, dim)
+            index = _interleave(index, count, position, dim)
         elif kind == "rank-local":
             if position >= index.shape[0]:
                 raise LayoutError(f"layout {text!r}: the reference has {index.shape[0]} entries for {count} ranks")
@@ -182,7 +182,7 @@ def _axes(count: int, holders: int) -> list[_Axis]:
     return [_Axis(count, stride) for stride in _divisors(holders) if holders % (stride * count) == 0]
 
 
-def _swapped(holders: int) -> list[tuple[int, ...]]:
+def _swap_axes(holders: int) -> list[tuple[int, ...]]:
     """Ranks' places by the axes of a mesh in their other order: (dp, tp) where the mesh has (tp, dp)."""
     return [
         tuple(rank % inner * (holders // inner) + rank // inner for rank in range(holders))
@@ -215,13 +215,13 @@ def _assignments(shape: tuple[int, ...], locals_: list[tuple[int, ...]], cutter:
         yield from _rows(shape, mine, holders, cutter)
     size, whole = math.prod(mine), math.prod(shape)
     if size == whole and mine != shape:
-        yield [cutter.part(f"flat {mine}", partial(_reshaped, shape=mine))] * holders
+        yield [cutter.part(f"flat {mine}", partial(_reshape, shape=mine))] * holders
     elif len(mine) == 1 and whole == size * holders:
         # FSDP1 and ZeRO cut the flattened parameter.
         yield [cutter.part(f"flat {rank}", partial(_flat, begin=rank * size, size=size)) for rank in range(holders)]
 
 
-def _reshaped(index: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+def _reshape(index: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     return index.reshape(shape)
 
 
@@ -233,11 +233,11 @@ def _row(index: torch.Tensor, row: int, cut: Cut | None = None) -> torch.Tensor:
     return index[row] if cut is None else cut(index[row])
 
 
-def _narrowed(index: torch.Tensor, dim: int, begin: int, size: int) -> torch.Tensor:
+def _narrow(index: torch.Tensor, dim: int, begin: int, size: int) -> torch.Tensor:
     return index.narrow(dim, begin, size)
 
 
-def _fused(index: torch.Tensor, fused: int, count: int, position: int) -> torch.Tensor:
+def _fuse(index: torch.Tensor, fused: int, count: int, position: int) -> torch.Tensor:
     return torch.cat([_chunk(piece, count, position, 0) for piece in index.chunk(fused)])
 
 
@@ -263,12 +263,12 @@ def _boxes(shape: tuple[int, ...], mine: tuple[int, ...], holders: int, cutter: 
     count = shape[dim] // mine[dim]
     for axis in _axes(count, holders):
         ways: list[tuple[str, Callable[..., torch.Tensor]]] = [
-            (f"interleaved {dim}", partial(_interleaved, count=count, dim=dim))
+            (f"interleaved {dim}", partial(_interleave, count=count, dim=dim))
         ]
         if mine[dim] % 2 == 0:
             ways.insert(0, (f"zigzag {dim}", partial(_zigzag, count=count, dim=dim)))
         ways += [
-            (f"fused {fused}", partial(_fused, fused=fused, count=count))
+            (f"fused {fused}", partial(_fuse, fused=fused, count=count))
             for fused in (2, 3)
             if dim == 0 and mine[0] % fused == 0
         ]
@@ -329,7 +329,7 @@ def _uneven(shape: tuple[int, ...], locals_: list[tuple[int, ...]], cutter: _Cut
             begins = [sum(lengths[:position]) for position in range(count)]
             boxes = [(begins[axis.at(rank)], lengths[axis.at(rank)]) for rank in range(holders)]
             yield [
-                cutter.part(f"{dim}:{begin}+{size}", partial(_narrowed, dim=dim, begin=begin, size=size))
+                cutter.part(f"{dim}:{begin}+{size}", partial(_narrow, dim=dim, begin=begin, size=size))
                 for begin, size in boxes
             ]
 
@@ -379,7 +379,7 @@ def infer(
     count = 0
     orders: list[tuple[tuple[int, ...], list[Part]]] = []
     if free and len(set(shapes.values())) == 1:
-        places = [order] if len(order) == len(ranks) else _swapped(len(ranks))
+        places = [order] if len(order) == len(ranks) else _swap_axes(len(ranks))
         orders = [(one, _in_order(tuple(whole.shape), shapes[ranks[0]], one, cutter)) for one in places]
     others = [deal for _, deal in orders if deal]
     usual = _assignments(tuple(whole.shape), [shapes[rank] for rank in ranks], cutter)

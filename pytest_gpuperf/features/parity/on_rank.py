@@ -37,10 +37,10 @@ class Traced:
         if not isinstance(returned, Trace):
             auto = steps.trace(returned)
             trace.records = {**auto.records, **trace.records}
-        return placed(trace, ctx)
+        return place(trace, ctx)
 
 
-def placed(trace: Trace, ctx: Context) -> Trace:
+def place(trace: Trace, ctx: Context) -> Trace:
     """Adds the rank's meshes to a trace, and what its device computes products in."""
     trace.meshes = ctx.meshes
     trace.products |= products_on(ctx.device)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pytest_gpuperf.features.parity.dispatch_internals import OperationsMode, mapped
+from pytest_gpuperf.features.parity.dispatch_internals import OperationsMode, map_nested
 
 _TORCH, _OWN = os.path.dirname(torch.__file__), os.path.dirname(__file__)
 _ROOM = 1 << 28
@@ -54,8 +54,8 @@ class Operation:
 
     def again(self, **replaced: Any) -> Any:
         """Runs it again; ``args=`` replaces the arguments, which hold a ``Value`` or a tensor for each tensor."""
-        args = mapped(Value, lambda value: value.tensor, replaced.get("args", self.args))
-        return self.function(*args, **mapped(Value, lambda value: value.tensor, self.kwargs))
+        args = map_nested(Value, lambda value: value.tensor, replaced.get("args", self.args))
+        return self.function(*args, **map_nested(Value, lambda value: value.tensor, self.kwargs))
 
 
 _Place = tuple[int, int, tuple[int, ...], tuple[int, ...]]
@@ -79,19 +79,19 @@ class Operations(OperationsMode):
         """Whether all operations had room."""
         return self._room >= 0
 
-    def operated(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    def operate(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """Runs an operation, and keeps it."""
         if self._room < 0:
             return function(*args, **kwargs)
         inputs: list[Value] = []
 
-        def taken(tensor: torch.Tensor) -> Value:
+        def take(tensor: torch.Tensor) -> Value:
             value = self._value_of(tensor)
             inputs.append(value)
             return value
 
-        kept_args = mapped(torch.Tensor, taken, args)
-        kept_kwargs = mapped(torch.Tensor, taken, kwargs)
+        kept_args = map_nested(torch.Tensor, take, args)
+        kept_kwargs = map_nested(torch.Tensor, take, kwargs)
         out = function(*args, **kwargs)
         self._count += 1
         operation = Operation(self._count, name, function, kept_args, kept_kwargs, _line(), inputs)
@@ -158,7 +158,7 @@ class Operations(OperationsMode):
             0 of a tensor that is computed from no other, such as counts and drawn samples: it follows from nothing.
         """
         value = self.value(tensor)
-        return _computed_at(value) if value is not None else 0
+        return _find_computed_step(value) if value is not None else 0
 
     def value(self, tensor: torch.Tensor) -> Value | None:
         """What is known of a tensor that the reference holds; None if nothing is."""
@@ -188,7 +188,7 @@ def _place(tensor: torch.Tensor) -> _Place:
     )
 
 
-def _computed_at(value: Value) -> int:
+def _find_computed_step(value: Value) -> int:
     latest, stack, seen = 0, [value], {id(value)}
     while stack:
         operation = stack.pop().operation

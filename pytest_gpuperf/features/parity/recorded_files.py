@@ -82,7 +82,7 @@ def ranks_of(file: Path) -> list[Trace]:
     Raises:
         CommandError: a rank's file is missing, or files of several runs lie there.
     """
-    found = {path: match for path in _near(file) if (match := _matched(path, file, r"\.rank(\d+)of(\d+)"))}
+    found = {path: match for path in _near(file) if (match := _match(path, file, r"\.rank(\d+)of(\d+)"))}
     worlds = {int(match[2]) for match in found.values()} | ({1} if file.is_file() else set())
     if not worlds:
         raise CommandError(f"there is no recording {file}: record it by parity_record({str(file)!r}, model, optimizer)")
@@ -102,7 +102,7 @@ def ranks_of(file: Path) -> list[Trace]:
 
 def samples_of(file: Path) -> list[Trace]:
     """Reads a reference's runs with random rounding."""
-    found = [(int(match[1]), path) for path in _near(file) if (match := _matched(path, file, r"\.rounding(\d+)"))]
+    found = [(int(match[1]), path) for path in _near(file) if (match := _match(path, file, r"\.rounding(\d+)"))]
     return [read(path).trace for _, path in sorted(found)]
 
 
@@ -110,7 +110,7 @@ def _near(file: Path) -> Iterator[Path]:
     return file.parent.iterdir() if file.parent.is_dir() else iter(())
 
 
-def _matched(path: Path, file: Path, suffix: str) -> re.Match[str] | None:
+def _match(path: Path, file: Path, suffix: str) -> re.Match[str] | None:
     return re.fullmatch(re.escape(file.name) + suffix, path.name)
 
 

@@ -186,7 +186,7 @@ def as_trace(result: object, where: str) -> Trace:
     if isinstance(result, Trace):
         return result
     trace = Trace()
-    for name, value in _named(result, where).items():
+    for name, value in _name_keys(result, where).items():
         if isinstance(value, bool | int | float):
             value = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
         if value is None:
@@ -201,7 +201,7 @@ def as_trace(result: object, where: str) -> Trace:
     return trace
 
 
-def _named(result: object, where: str) -> Mapping[Any, Any]:
+def _name_keys(result: object, where: str) -> Mapping[Any, Any]:
     if isinstance(result, Mapping):
         return result
     if isinstance(result, torch.Tensor):

@@ -58,7 +58,7 @@ class References:
         Raises:
             ValueError: the reference is not finite, or not repeatable.
         """
-        whole = self._recorded()
+        whole = self._record()
         begin = time.perf_counter()  # the first run also imports what torch loads late
         self._require_repeatable(whole.trace)
         self.seconds = time.perf_counter() - begin
@@ -71,7 +71,7 @@ class References:
         ends = (Kind.PARAMETER, Kind.STATE)
         return StepStarts({record.key: record.tensor for record in self.whole.trace if record.key.kind in ends})
 
-    def rounded(
+    def run_rounded(
         self, unit: float | None, products: Products = EXACT, samples: int = SAMPLES, *, each_step: bool = False
     ) -> list[Trace]:
         """Runs with random rounding.
@@ -111,17 +111,17 @@ class References:
             torch.random.set_rng_state(state)
             random.setstate(numbers)
 
-    def _recorded(self) -> Recorded:
+    def _record(self) -> Recorded:
         operations = Operations()
         steps = OptimizerSteps(lambda: operations.count)
         with self.alike(), steps, operations:
-            returned = _called(self._reference)
+            returned = _call(self._reference)
         trace = as_trace(returned, "reference()")
         if not isinstance(returned, Trace):
             tensors = _tensors(returned)
             found = {Key(0, Kind.VALUE, name): operations.value(tensor) for name, tensor in tensors.items()}
             order = {name: operations.order(tensor) for name, tensor in tensors.items()}
-            trace = _merged(steps.trace(returned), trace, order)
+            trace = _merge(steps.trace(returned), trace, order)
         else:  # watch has made its copies within the run
             found = {record.key: operations.value(record.tensor) for record in trace}
         values = {key: value for key, value in found.items() if value is not None}
@@ -139,10 +139,10 @@ class References:
         with self.alike(), steps:
             returned = call()
         trace = as_trace(returned, where)
-        return trace if isinstance(returned, Trace) else _merged(steps.trace(returned), trace, {})
+        return trace if isinstance(returned, Trace) else _merge(steps.trace(returned), trace, {})
 
     def _require_repeatable(self, first: Trace) -> None:
-        again = self.plain(lambda: _called(self._reference), "reference()")
+        again = self.plain(lambda: _call(self._reference), "reference()")
         for key, record in first.records.items():
             other = again.records.get(key)
             if other is None or not _equal(record.tensor, other.tensor):
@@ -155,9 +155,9 @@ class References:
     def _shaken(self, number: int, unit: float | None, products: Products) -> Trace:
         steps = OptimizerSteps()
         with self.alike(), steps, RandomRounding(1000 * self._seed + number, unit, products):
-            returned = _called(self._reference)
+            returned = _call(self._reference)
         trace = as_trace(returned, "reference()")
-        return trace if isinstance(returned, Trace) else _merged(steps.trace(returned), trace, {})
+        return trace if isinstance(returned, Trace) else _merge(steps.trace(returned), trace, {})
 
 
 def require_reference(reference: object) -> None:
@@ -179,7 +179,7 @@ def require_reference(reference: object) -> None:
         pass  # code that is not Python's has no signature
 
 
-def _called(reference: Callable[[], Any]) -> Any:
+def _call(reference: Callable[[], Any]) -> Any:
     try:
         return reference()
     except (ValueError, RuntimeError) as error:
@@ -198,7 +198,7 @@ def _tensors(returned: Any) -> dict[str, torch.Tensor]:
     return {str(name): value for name, value in pairs if isinstance(value, torch.Tensor)}
 
 
-def _merged(steps: Trace, values: Trace, order: Mapping[str, int]) -> Trace:
+def _merge(steps: Trace, values: Trace, order: Mapping[str, int]) -> Trace:
     """One trace of the optimizers' steps and the returned values, in order of computation."""
     records: list[Record] = [*steps]
     for record in values:

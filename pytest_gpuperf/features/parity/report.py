@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_gpuperf.features.parity.causes.find import tried
+from pytest_gpuperf.features.parity.causes.find import try_hypotheses
 from pytest_gpuperf.features.parity.judging import Judged, Verdict
 
 
@@ -46,7 +46,7 @@ class Report:
         return f"Report(ok={self.ok}" + (f", first wrong: {first.title})" if first is not None else ")")
 
     def __str__(self) -> str:
-        lines = self._passed() if self.verdict.ok else self._failed()
+        lines = self._passing_lines() if self.verdict.ok else self._failure_lines()
         return "\n".join(lines + self._steps())
 
     def _steps(self) -> list[str]:
@@ -61,15 +61,15 @@ class Report:
             found.append(f"{wrong[0].title} is wrong" if wrong else f"step {step} is right (slack {slack:.1g})")
         return ["each step from the reference's own state: " + "; ".join(found)]
 
-    def _passed(self) -> list[str]:
+    def _passing_lines(self) -> list[str]:
         counted = self._counted
         lines = [f"parity: {len(counted)} tensors of {self.world} ranks are right, up to rounding"]
         if counted:
             widest = max(counted, key=lambda one: one.slack)
             lines.append(f"a relative fault of {widest.slack:.1g} is seen in each (the least in {widest.title})")
-        return lines + self._undecided()
+        return lines + self._undecided_lines()
 
-    def _failed(self) -> list[str]:
+    def _failure_lines(self) -> list[str]:
         first, cause, explained = self.verdict.first, self.verdict.cause, self.verdict.explained
         assert first is not None
         lines = [
@@ -84,7 +84,7 @@ class Report:
         if cause is None:
             lines.append("cause: unknown")
             if not first.note:
-                lines.append(f"  tried, and none fits: {tried()}")
+                lines.append(f"  tried, and none fits: {try_hypotheses()}")
         elif explained is first:
             lines.append(f"cause: {cause.text}")
         else:
@@ -94,15 +94,15 @@ class Report:
         right = [one for one in self._counted if one.ok]
         others = [one for one in wrong if one is not first]
         if others:
-            lines.append(f"also wrong: {_listed(others)}")
+            lines.append(f"also wrong: {_list(others)}")
         if right:
-            lines.append(f"right: {_listed(right)}")
-        return lines + self._undecided()
+            lines.append(f"right: {_list(right)}")
+        return lines + self._undecided_lines()
 
-    def _undecided(self) -> list[str]:
+    def _undecided_lines(self) -> list[str]:
         return [f"not judged: {one.title}: {one.note}" for one in self.verdict.undecided[:8]]
 
 
-def _listed(judged: list[Judged]) -> str:
+def _list(judged: list[Judged]) -> str:
     shown = "; ".join(one.title for one in judged[:6])
     return shown if len(judged) <= 6 else f"{shown} and {len(judged) - 6} more"

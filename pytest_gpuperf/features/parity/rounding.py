@@ -10,7 +10,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from pytest_gpuperf.features.parity.dispatch_internals import OperationsMode, mapped
+from pytest_gpuperf.features.parity.dispatch_internals import OperationsMode, map_nested
 from pytest_gpuperf.features.parity.long_sums import MATRIX_PRODUCTS, of_addends, of_result
 from pytest_gpuperf.features.parity.products import EXACT, Products
 
@@ -73,7 +73,7 @@ class RandomRounding(OperationsMode):
         self._hooks = [
             register_optimizer_step_pre_hook(lambda *_: setattr(self, "_stepping", True)),
             register_optimizer_step_post_hook(lambda *_: setattr(self, "_stepping", False)),
-            register_module_forward_pre_hook(self._called),
+            register_module_forward_pre_hook(self._note_call),
         ]
         super().__enter__()
         return self
@@ -85,13 +85,13 @@ class RandomRounding(OperationsMode):
             hook.remove()
         super().__exit__(kind, error, traceback)
 
-    def operated(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    def operate(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """Runs an operation, and shakes what it takes and returns."""
         if name in _MOVES or function.is_view:
             return function(*args, **kwargs)
         in_place = name.endswith("_") or "out" in kwargs
         if name in _SUMS and not in_place:
-            return self._summed(function, name, args, kwargs)
+            return self._sum(function, name, args, kwargs)
         out = function(*args, **kwargs)
         if in_place:
             targets = args[0] if args else kwargs.get("out")
@@ -100,10 +100,10 @@ class RandomRounding(OperationsMode):
                 if isinstance(target, torch.Tensor) and not (self._stepping and target.dim() == 0):
                     self._shake(target)
         else:
-            mapped(torch.Tensor, self._shake, out)
+            map_nested(torch.Tensor, self._shake, out)
         return out
 
-    def _called(self, module: torch.nn.Module, args: Any) -> None:
+    def _note_call(self, module: torch.nn.Module, args: Any) -> None:
         # Recurrent networks are products of matrices here, and a kernel of their own on GPUs.
         self._recurs |= isinstance(module, torch.nn.RNNBase)
 
@@ -114,13 +114,13 @@ class RandomRounding(OperationsMode):
             return max(unit, self._products.matrices, self._products.recurrent if self._recurs else 0.0)
         return max(unit, self._products.convolutions) if name.startswith("convolution") else unit
 
-    def _summed(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _sum(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """Runs a sum, and shakes its addends and results, the more the longer it is."""
         unit = self._unit_of(name)
         fine = not unit  # coarser rounding hides what sums do
         addends = of_addends(name, args) if fine else 0.0
-        out = function(*mapped(torch.Tensor, lambda one: self._shaken(one, addends, unit), args), **kwargs)
-        mapped(torch.Tensor, lambda one: self._shake(one, of_result(name, args, one) if fine else 0.0, unit), out)
+        out = function(*map_nested(torch.Tensor, lambda one: self._shaken(one, addends, unit), args), **kwargs)
+        map_nested(torch.Tensor, lambda one: self._shake(one, of_result(name, args, one) if fine else 0.0, unit), out)
         return out
 
     def _factors(self, tensor: torch.Tensor, at_least: float, coarser: float) -> torch.Tensor:

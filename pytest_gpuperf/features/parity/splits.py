@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_gpuperf.features.parity.dispatch_internals import mapped
+from pytest_gpuperf.features.parity.dispatch_internals import map_nested
 from pytest_gpuperf.features.parity.operations import Operation, Value
 
 Mask = tuple[int, torch.Tensor, int]
@@ -65,7 +65,7 @@ class _Term:
     value: Value
     path: tuple[_Step, ...]
 
-    def carried(self, at: int = -1, mask: Mask | None = None) -> torch.Tensor:
+    def carry(self, at: int = -1, mask: Mask | None = None) -> torch.Tensor:
         """The term in the shape of the whole; ``mask`` keeps a chunk of what the step numbered ``at`` takes."""
         tensor = self.value.tensor.double()
         for number, step in enumerate(self.path):
@@ -99,7 +99,7 @@ def splits(value: Value, counts: Sequence[int]) -> Iterator[Split]:
         if not terms or len(terms) > _MOST_TERMS or (through is not None and len(terms) in seen):
             continue
         seen.add(len(terms))
-        carried = tuple(term.carried() for term in terms)
+        carried = tuple(term.carry() for term in terms)
         whole, size = torch.stack(carried).sum(0), float(value.tensor.double().norm())
         if whole.shape != value.tensor.shape or not float((whole - value.tensor.double()).norm()) <= 1e-3 * size:
             continue  # an operation was not as linear as its name
@@ -108,7 +108,7 @@ def splits(value: Value, counts: Sequence[int]) -> Iterator[Split]:
             yield Split(f"the {len(terms)} terms that the reference adds up", names, carried, squared)
         for count in counts:
             for text, cut in (("of the rows that are summed", _contiguous), ("of the sequence", _along_sequence)):
-                way = _chunked(terms, count, f"{count} chunks {text}", cut)
+                way = _chunk(terms, count, f"{count} chunks {text}", cut)
                 if way is not None:
                     yield Split(way.text, way.names, way.terms, squared, chunked=True)
 
@@ -184,19 +184,19 @@ def _terms(value: Value, through: int | None, path: tuple[_Step, ...] = ()) -> I
         for argument, sign in zip(args[:2], (1.0, alpha), strict=False):
             if not isinstance(argument, Value):
                 argument = Value(torch.tensor(float(argument), dtype=torch.float64), None)
-            yield from _terms(argument, through, (_Step(_scaled(sign, shape), argument), *path))
+            yield from _terms(argument, through, (_Step(_make_scaling(sign, shape), argument), *path))
     elif name == "copy_" and len(inputs) == 2:
-        yield from _terms(inputs[1], through, (_Step(_scaled(1.0, shape), inputs[1]), *path))
-    elif name in ("sum", "mean") and (parts := _stacked(operation)):
+        yield from _terms(inputs[1], through, (_Step(_make_scaling(1.0, shape), inputs[1]), *path))
+    elif name in ("sum", "mean") and (parts := _list_stacked(operation)):
         for part, scale in parts:
-            yield from _terms(part, through, (_Step(_reduced(scale, shape), part), *path))
+            yield from _terms(part, through, (_Step(_make_reduction(scale, shape), part), *path))
     elif name == "addmm" and len(inputs) == 3:
-        yield from _terms(inputs[0], through, (_Step(_scaled(1.0, shape), inputs[0]), *path))
+        yield from _terms(inputs[0], through, (_Step(_make_scaling(1.0, shape), inputs[0]), *path))
         product = Operation(
             operation.number, "mm", torch.ops.aten.mm.default, (inputs[1], inputs[2]), {}, operation.line, inputs[1:]
         )
         yield from _terms(Value(inputs[1].tensor @ inputs[2].tensor, product), through, path)
-    elif (sums := _summed(operation, through or 0)) is not None:
+    elif (sums := _find_summed(operation, through or 0)) is not None:
         position, dims = sums
         step = _Step(_again(operation, position, value.index), args[position], dims)
         yield from _terms(args[position], through, (step, *path))
@@ -214,15 +214,15 @@ def _is_linear(operation: Operation, shape: torch.Size, *, deep: bool) -> bool:
     return deep and operation.name in _LINEAR_BACKWARD
 
 
-def _scaled(sign: float, shape: torch.Size) -> Callable[[torch.Tensor], torch.Tensor]:
+def _make_scaling(sign: float, shape: torch.Size) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda tensor: (tensor * sign).expand(shape)
 
 
-def _reduced(scale: float, shape: torch.Size) -> Callable[[torch.Tensor], torch.Tensor]:
+def _make_reduction(scale: float, shape: torch.Size) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda tensor: (tensor if tensor.shape == shape else tensor.sum().expand(shape)) * scale
 
 
-def _stacked(operation: Operation) -> list[tuple[Value, float]]:
+def _list_stacked(operation: Operation) -> list[tuple[Value, float]]:
     """The tensors that a sum or mean was stacked of, with their weights; none if it is of something else."""
     stacked = operation.inputs[0].operation
     if stacked is None or stacked.name != "stack":
@@ -245,18 +245,18 @@ def _again(operation: Operation, position: int, index: int) -> Callable[[torch.T
     def run(tensor: torch.Tensor) -> torch.Tensor:
         if operation.name in _AS_THEY_ARE:
             return tensor
-        args = list(mapped(Value, double, list(operation.args)))
+        args = list(map_nested(Value, double, list(operation.args)))
         args[position] = tensor.clone() if operation.name.endswith("_") else tensor
         if operation.name.endswith("backward_data"):
             args[-1] = torch.float64  # of the input
-        out = operation.function(*args, **mapped(Value, double, operation.kwargs))
+        out = operation.function(*args, **map_nested(Value, double, operation.kwargs))
         result: torch.Tensor = out[index] if isinstance(out, list | tuple) else out
         return result
 
     return run
 
 
-def _summed(operation: Operation, through: int) -> tuple[int, tuple[int, ...]] | None:
+def _find_summed(operation: Operation, through: int) -> tuple[int, tuple[int, ...]] | None:
     """Which argument an operation sums over, and along which of its dimensions; None if it does not sum."""
     name, inputs = operation.name, operation.inputs
     if not inputs or not isinstance(operation.args[0], Value):
@@ -299,7 +299,7 @@ def _lead(value: Value) -> tuple[int, ...]:
 Cut = Callable[[Value, int, int], "torch.Tensor | None"]
 
 
-def _chunked(terms: Sequence[_Term], count: int, text: str, cut: Cut) -> Split | None:
+def _chunk(terms: Sequence[_Term], count: int, text: str, cut: Cut) -> Split | None:
     """Cuts the sum in each term into chunks; a term without a sum stays whole."""
     names: list[str] = []
     found: list[torch.Tensor] = []
@@ -309,13 +309,13 @@ def _chunked(terms: Sequence[_Term], count: int, text: str, cut: Cut) -> Split |
         label = _name(index, term)
         if mask is None:
             names.append(label)
-            found.append(term.carried())
+            found.append(term.carry())
             continue
         is_cut = True
         dim, owner = mask
         for chunk in range(int(owner.max()) + 1):
             names.append(f"chunk {chunk}" + (f" of {label}" if len(terms) > 1 else ""))
-            found.append(term.carried(term.last_sum(), (dim, owner, chunk)))
+            found.append(term.carry(term.last_sum(), (dim, owner, chunk)))
             if len(found) > _MOST_TERMS:
                 return None
     return Split(text, tuple(names), tuple(found)) if is_cut and len(found) > 1 else None

@@ -143,7 +143,7 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
             if parameter.grad is not None:
                 self._note(Kind.GRADIENT, name, parameter.grad)
 
-    def _held(self) -> Iterator[tuple[Kind, str, torch.Tensor]]:
+    def _list_state(self) -> Iterator[tuple[Kind, str, torch.Tensor]]:
         """Optimizer states, then the parameters, which are updated by them."""
         state: Mapping[Any, Any] = {} if self._optimizer is None else self._optimizer.state
         for name, parameter in self._parameters():
@@ -154,14 +154,14 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
             yield Kind.PARAMETER, name, parameter
 
     def _note_end(self, step: int) -> None:
-        for kind, name, tensor in self._held():
+        for kind, name, tensor in self._list_state():
             self._note(kind, name, tensor, step=step)
 
     def _end_step(self) -> None:
         self._note_end(self._step)
         starts = active()
         if starts is not None:
-            for kind, name, tensor in self._held():
+            for kind, name, tensor in self._list_state():
                 starts.put(Key(self._step, kind, name), tensor)
         self._step += 1
         if self._last_step is not None and self._step > self._last_step:

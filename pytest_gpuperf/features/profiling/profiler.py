@@ -23,7 +23,7 @@ from pytest_gpuperf.report.profiles import profile_properties
 from pytest_gpuperf.report.units import format_bytes
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.selection import world_size
-from pytest_gpuperf.traces.lanes import MOST, merged
+from pytest_gpuperf.traces.lanes import MOST, merge_lanes
 from pytest_gpuperf.traces.merging import write
 from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.traces.rank_trace import RankTrace
@@ -99,7 +99,7 @@ class Profiling:
         """
         try:
             found = [
-                self._profiled(test, arm, world_size, one) for arm, one in zip(_arms(measured), measured, strict=True)
+                self._profile(test, arm, world_size, one) for arm, one in zip(_arms(measured), measured, strict=True)
             ]
         finally:
             self._ranks.replace_ranks()
@@ -108,7 +108,7 @@ class Profiling:
                 _warn(item, f"{test}: {profile.arm} could not be profiled: {profile.problem}")
         item.user_properties += profile_properties(_with_few_intervals(found))
 
-    def _profiled(self, test: str, arm: str, world_size: int, one: Measured) -> Profile:
+    def _profile(self, test: str, arm: str, world_size: int, one: Measured) -> Profile:
         from pytest_gpuperf.timing.profiling import STEPS, profile_steps  # loads torch, as the test has
 
         args = (one.program, one.kwargs, one.sampling, f"{test} {arm}", one.sizes, one.nbytes)
@@ -174,7 +174,7 @@ def _arms(measured: Sequence[Measured]) -> list[str]:
 
 def _with_few_intervals(profiles: Sequence[Profile]) -> list[Profile]:
     """Return the profiles of one test with as many intervals as a page draws."""
-    few = iter(merged([lane for profile in profiles for lane in profile.lanes], MOST))
+    few = iter(merge_lanes([lane for profile in profiles for lane in profile.lanes], MOST))
     return [dataclasses.replace(profile, lanes=tuple(next(few) for _ in profile.lanes)) for profile in profiles]
 
 

@@ -11,8 +11,8 @@ import pytest
 from pytest_gpuperf.features.racing.arms.arm import Measured
 from pytest_gpuperf.features.racing.arms.child import Link
 from pytest_gpuperf.features.racing.arms.messages import Collected, Launched
-from pytest_gpuperf.features.racing.arms.redirect import installed
-from pytest_gpuperf.features.racing.arms.strays import loaded_strays
+from pytest_gpuperf.features.racing.arms.redirect import find_installed
+from pytest_gpuperf.features.racing.arms.strays import list_loaded_strays
 from pytest_gpuperf.features.racing.relaunching import Relaunching, text_of
 from pytest_gpuperf.run.concluding import FIGURES
 from pytest_gpuperf.run.current_ranks import CurrentRanks
@@ -33,7 +33,7 @@ class ArmLoop:
         self._link = link
         self._ranks = ranks
         self._relaunching = relaunching
-        self._old = installed() is not None
+        self._old = find_installed() is not None
         self._not_collected: dict[str, str] = {}
         """Why files, classes or functions came to no tests, by node id."""
         self._stray = ""
@@ -59,7 +59,7 @@ class ArmLoop:
             channel.send(Collected())
             while True:
                 request, _ = channel.receive()
-                channel.send(self._launched(request.tests))
+                channel.send(self._launch(request.tests))
         return True
 
     @pytest.hookimpl(tryfirst=True)
@@ -68,20 +68,20 @@ class ArmLoop:
         size = world_size(item)
         if size is None or not item.stash.get(FIGURES, None):
             return
-        loaded = self._ranks.run(size, loaded_strays, (self._link.repository, self._old), {}, loaded_strays)
+        loaded = self._ranks.run(size, list_loaded_strays, (self._link.repository, self._old), {}, list_loaded_strays)
         for rank, strays in enumerate(loaded):
             self._note_strays(f"rank {rank}", strays)
 
-    def _launched(self, tests: Sequence[str]) -> Launched:
+    def _launch(self, tests: Sequence[str]) -> Launched:
         self._stray = ""
         results = dict(self._relaunching.launch(tests))
         for test, measured in results.items():
-            if (why := self._uncollected(test)) and measured.problem and not measured.body_hash:
+            if (why := self._say_uncollected(test)) and measured.problem and not measured.body_hash:
                 results[test] = Measured(problem=why)
-        self._note_strays("the pytest process", loaded_strays(None, self._link.repository, self._old))
+        self._note_strays("the pytest process", list_loaded_strays(None, self._link.repository, self._old))
         return Launched(results, self._stray)
 
-    def _uncollected(self, test: str) -> str:
+    def _say_uncollected(self, test: str) -> str:
         for nodeid, text in self._not_collected.items():
             if test.startswith(nodeid):
                 return f"{nodeid} could not be collected: {text}"

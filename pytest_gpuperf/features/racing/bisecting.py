@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_gpuperf.features.racing.lines import bisected_line, bisecting_line
+from pytest_gpuperf.features.racing.lines import bisecting_line, bisection_line
 from pytest_gpuperf.features.racing.suspects import Held
 from pytest_gpuperf.repository import CannotRace, Repository
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
@@ -31,12 +31,12 @@ class _Search:
         return [place for place in range(self.lo + 1, self.hi) if place not in self.skipped]
 
 
-def regressed(tests: Sequence[Held]) -> list[Held]:
+def list_regressed(tests: Sequence[Held]) -> list[Held]:
     """The tests that lost a race."""
     return [test for test in tests if any(verdict.outcome is Outcome.REGRESSED for verdict in test.verdicts)]
 
 
-def bisected(
+def bisect_lost(
     tests: Sequence[Held],
     folder: Path,
     good: str,
@@ -62,7 +62,7 @@ def bisected(
         widest = max(open_, key=lambda search: len(search.left))
         place = widest.left[len(widest.left) // 2]
         _step(repository, commits[place], place, [search for search in open_ if place in search.left], race, say)
-    return [_told(repository, commits, search) for search in searches]
+    return [_tell(repository, commits, search) for search in searches]
 
 
 def _after(repository: Repository, good: str) -> list[str]:
@@ -86,7 +86,7 @@ def _step(
     race(commit, again)
     for search, test in zip(searches, again, strict=True):
         outcomes = {verdict.outcome for verdict in test.verdicts}
-        if why := _undecided(test):
+        if why := _say_undecided(test):
             search.skipped[place] = why
         elif Outcome.REGRESSED in outcomes:
             search.hi = place
@@ -94,7 +94,7 @@ def _step(
             search.lo = place
 
 
-def _undecided(test: Held) -> str:
+def _say_undecided(test: Held) -> str:
     """Return why a race has not decided about a test; empty if it has."""
     if broken := test.broken or test.no_race:
         return broken
@@ -107,12 +107,12 @@ def _undecided(test: Held) -> str:
 def _once_more(test: Held) -> Held:
     """The test with the figures that lost, to be decided anew."""
     lost = [verdict for verdict in test.verdicts if verdict.outcome is Outcome.REGRESSED]
-    return Held(test.item, test.reports, [replace(one.undecided(Reason.SUSPECT), code=None) for one in lost])
+    return Held(test.item, test.reports, [replace(one.leave_undecided(Reason.SUSPECT), code=None) for one in lost])
 
 
-def _told(repository: Repository, commits: Sequence[str], search: _Search) -> str:
+def _tell(repository: Repository, commits: Sequence[str], search: _Search) -> str:
     left = [
         "the changes that are not committed" if commit == CHANGES else f"{commit[:12]} {repository.subject(commit)!r}"
         for commit in commits[search.lo + 1 : search.hi + 1]
     ]
-    return bisected_line(search.test.identity, left, list(dict.fromkeys(search.skipped.values())))
+    return bisection_line(search.test.identity, left, list(dict.fromkeys(search.skipped.values())))

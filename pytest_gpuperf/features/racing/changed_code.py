@@ -47,13 +47,13 @@ class ChangedCode:
             top = Repository.of(self._folder).top
         except CannotRace:
             return ()
-        changed = self._changed_since(commit, top)
+        changed = self._find_changed_files(commit, top)
         files = {*self._files(item.module), *_conftests(item.path, item.config.rootpath)}
         inside = (os.path.relpath(os.path.realpath(file), top) for file in files)
         test = os.path.relpath(os.path.realpath(item.path), top)
         return tuple(sorted(changed.intersection(inside), key=lambda file: (-_folders_shared(file, test), file)))
 
-    def _changed_since(self, commit: str, top: Path) -> frozenset[str]:
+    def _find_changed_files(self, commit: str, top: Path) -> frozenset[str]:
         if commit not in self._changed:
             try:
                 told = git(top, "diff", "--name-only", "-z", "--end-of-options", commit, "--")
@@ -71,10 +71,10 @@ class ChangedCode:
             if not isinstance(file, str) or file in found or "site-packages" in file or file.startswith(sys.prefix):
                 continue
             found.add(file)
-            left += [loaded for name in self._imported(one, file) if (loaded := sys.modules.get(name)) is not None]
+            left += [loaded for name in self._list_imports(one, file) if (loaded := sys.modules.get(name)) is not None]
         return found
 
-    def _imported(self, module: ModuleType, file: str) -> tuple[str, ...]:
+    def _list_imports(self, module: ModuleType, file: str) -> tuple[str, ...]:
         if file not in self._imports:
             self._imports[file] = tuple(_names(module, file))
         return self._imports[file]

@@ -8,8 +8,8 @@ from pytest_gpuperf.verdicts.judge import Arms
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision
 from pytest_gpuperf.verdicts.rule import Policy, Rule
-from pytest_gpuperf.verdicts.shares import asked, logs_of, of_launches, share_of
-from pytest_gpuperf.verdicts.verdict import Verdict, invalidated
+from pytest_gpuperf.verdicts.shares import apply_request, logs_of, of_launches, share_of
+from pytest_gpuperf.verdicts.verdict import Verdict, invalidate
 
 
 class Contest:
@@ -37,12 +37,12 @@ class Contest:
         verdicts = []
         for name, metric in metrics.items():
             verdict = Verdict(test, name, metric, Outcome.SAME, self._hardware_key)
-            invalid = invalidated(verdict)
-            verdicts.append(verdict.undecided(Reason.SUSPECT) if invalid is None else invalid)
+            invalid = invalidate(verdict)
+            verdicts.append(verdict.leave_undecided(Reason.SUSPECT) if invalid is None else invalid)
             self._entered += invalid is None
         return verdicts
 
-    def raced(self, suspect: Verdict, arms: Arms, *, over: bool) -> Verdict | None:
+    def judge_race(self, suspect: Verdict, arms: Arms, *, over: bool) -> Verdict | None:
         """What a race makes of a figure; None if it is still open.
 
         Args:
@@ -66,13 +66,13 @@ class Contest:
             code=share_of(found, better, len(present)),
         )
         if found.decision is Decision.ACCUSED:
-            return asked(replace(verdict, outcome=Outcome.REGRESSED, reason=None))
+            return apply_request(replace(verdict, outcome=Outcome.REGRESSED, reason=None))
         if found.decision is Decision.OPEN:
-            return asked(verdict.undecided(Reason.OPEN))
+            return apply_request(verdict.leave_undecided(Reason.OPEN))
         outcome = Outcome.IMPROVED if gained.decision is Decision.ACCUSED else Outcome.SAME
-        return asked(replace(verdict, outcome=outcome, reason=None))
+        return apply_request(replace(verdict, outcome=outcome, reason=None))
 
-    def unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
+    def list_unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
         """None: nothing is asked of a baseline."""
         return []
 
@@ -83,7 +83,7 @@ class Contest:
         """Never: there is nothing but the race."""
         return False
 
-    def cleared(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
+    def clear(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
         """None: there is nothing but the race."""
         return None
 
@@ -93,23 +93,23 @@ class Contest:
 
     def not_raced(self, suspect: Verdict, present: Sequence[Metric], why: str, *, over: bool) -> Verdict | None:
         """Undecided, with the reason."""
-        return suspect.undecided(Reason.CANNOT_RACE, why)
+        return suspect.leave_undecided(Reason.CANNOT_RACE, why)
 
-    def named(self, verdict: Verdict) -> Verdict:
+    def name_differences(self, verdict: Verdict) -> Verdict:
         """Returns it as it is: there is no record that anything could differ from."""
         return verdict
 
-    def stopped(self, suspect: Verdict, arms: Arms) -> Verdict:
+    def judge_stopped(self, suspect: Verdict, arms: Arms) -> Verdict:
         """What a race makes of a figure that no time was left for: what is open is UNDECIDED, with both values.
 
         Args:
             suspect: As it entered.
             arms: What was measured, whole blocks.
         """
-        verdict = self.raced(suspect, arms, over=True)
+        verdict = self.judge_race(suspect, arms, over=True)
         assert verdict is not None
         return replace(verdict, reason=Reason.BUDGET) if verdict.reason is Reason.OPEN else verdict
 
     def out_of_time(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict:
         """Undecided."""
-        return suspect.undecided(Reason.BUDGET)
+        return suspect.leave_undecided(Reason.BUDGET)

@@ -80,7 +80,7 @@ def bisecting_line(commit: str, subject: str, tests: int, left: int) -> str:
     )
 
 
-def bisected_line(test: str, commits: Sequence[str], skipped: Sequence[str] = ()) -> str:
+def bisection_line(test: str, commits: Sequence[str], skipped: Sequence[str] = ()) -> str:
     """What a bisection found.
 
     Args:

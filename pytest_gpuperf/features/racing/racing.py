@@ -15,7 +15,7 @@ import pytest
 
 from pytest_gpuperf.features.racing.arms.arm import Arm, Measured
 from pytest_gpuperf.features.racing.arms.arms import Arms as ArmsOfRun
-from pytest_gpuperf.features.racing.bisecting import bisected, regressed
+from pytest_gpuperf.features.racing.bisecting import bisect_lost, list_regressed
 from pytest_gpuperf.features.racing.changed_code import ChangedCode
 from pytest_gpuperf.features.racing.contest import Contest
 from pytest_gpuperf.features.racing.lines import alone_line, block_line, clearing_line, same_code_line, second_line
@@ -138,7 +138,7 @@ class Racing:
         self._held.release()
 
     def _decide(self, test: Held, verdict: Verdict) -> None:
-        test.decide(self._deciding.named(verdict))
+        test.decide(self._deciding.name_differences(verdict))
 
     def _note_changes(self) -> None:
         """Adds to each verdict on slower code the changed files that its test imports."""
@@ -155,7 +155,7 @@ class Racing:
 
     def _second_launch(self, tests: Sequence[str]) -> None:
         self._means.say(second_line(len(tests)))
-        launched = self._means.spending.launched(self._means.here, tests, PATIENCE * len(tests))
+        launched = self._means.spending.launch(self._means.here, tests, PATIENCE * len(tests))
         for test, measured in launched.items():
             self._deciding.second(test, measured.metrics)
 
@@ -169,7 +169,7 @@ class Racing:
             ]
             if not tests or not self._affords(tests, 1):
                 return
-            self._means.say(clearing_line(number, MOST_CLEARING, _names(tests), self._means.spending.expected(tests)))
+            self._means.say(clearing_line(number, MOST_CLEARING, _names(tests), self._means.spending.predict(tests)))
             self._launch_here(tests)
             self._decide_by_launches(tests)
 
@@ -178,7 +178,7 @@ class Racing:
         for test in tests:
             for suspect in test.suspects:
                 figures = test.present.get(suspect.metric_name, [])
-                if (verdict := self._deciding.cleared(suspect, figures)) is not None:
+                if (verdict := self._deciding.clear(suspect, figures)) is not None:
                     self._decide(test, verdict)
 
     def _of_same_code(self, same: SameCode, commit: str, tests: Sequence[Held]) -> None:
@@ -189,7 +189,7 @@ class Racing:
             if not open_ or not self._affords(open_, LAUNCHES + 1 - number):
                 return
             self._means.say(
-                same_code_line(number, LAUNCHES, _short(commit), _names(open_), self._means.spending.expected(open_))
+                same_code_line(number, LAUNCHES, _short(commit), _names(open_), self._means.spending.predict(open_))
             )
             self._launch_here(open_)
         for test in tests:
@@ -200,7 +200,7 @@ class Racing:
 
     def _launch_here(self, tests: Sequence[Held]) -> None:
         """One more launch of the present code beside the first one; a test that it breaks is broken."""
-        launched = self._means.spending.launched(self._means.here, ids(tests), limit_of(tests))
+        launched = self._means.spending.launch(self._means.here, ids(tests), limit_of(tests))
         for test in tests:
             self._take(test, launched[test.identity], test.present)
 
@@ -245,8 +245,8 @@ class Racing:
                 for test in tests:
                     test.no_race = test.no_race or str(error)
 
-        if tests := regressed(self._held.tests):
-            self.culprits += bisected(tests, self._means.folder, good, race, self._means.say)
+        if tests := list_regressed(self._held.tests):
+            self.culprits += bisect_lost(tests, self._means.folder, good, race, self._means.say)
 
     def _run_race(self, old: Arm, present: Arm, entries: list[_Entry], against: str) -> None:
         for block in range(1, MOST_BLOCKS + 1):
@@ -257,7 +257,7 @@ class Racing:
                 self._stop_race(entries, against)
                 return
             self._means.say(
-                block_line(block, MOST_BLOCKS, against, _names(tests), 4 * self._means.spending.expected(tests))
+                block_line(block, MOST_BLOCKS, against, _names(tests), 4 * self._means.spending.predict(tests))
             )
             for arm in (old, present, present, old):
                 entries = self._leg(arm, arm is old, entries)
@@ -266,7 +266,7 @@ class Racing:
                 for suspect in entry.test.suspects:
                     arms = entry.arms(suspect.metric_name, against)
                     over = block == MOST_BLOCKS
-                    if (verdict := self._deciding.raced(suspect, arms, over=over)) is not None:
+                    if (verdict := self._deciding.judge_race(suspect, arms, over=over)) is not None:
                         self._decide(entry.test, verdict)
             entries = [entry for entry in entries if entry.test.suspects]
 
@@ -275,7 +275,7 @@ class Racing:
         tests = [entry.test for entry in entries]
         if not tests:
             return []
-        launched = self._means.spending.launched(arm, ids(tests), limit_of(tests))
+        launched = self._means.spending.launch(arm, ids(tests), limit_of(tests))
         for entry in entries:
             measured = launched[entry.test.identity]
             if not is_old:
@@ -300,7 +300,7 @@ class Racing:
             open_ = [test for test in tests if test.suspects]
             if not open_ or not self._affords(open_, 1):
                 return
-            self._means.say(alone_line(number, MOST_LAUNCHES, _names(open_), self._means.spending.expected(open_)))
+            self._means.say(alone_line(number, MOST_LAUNCHES, _names(open_), self._means.spending.predict(open_)))
             self._launch_here(open_)
 
     def _take(self, test: Held, measured: Measured, into: dict[str, list[Metric]]) -> None:
@@ -324,7 +324,9 @@ class Racing:
         """No time is left for another block: what the last ones measured is shown."""
         for entry in entries:
             for suspect in entry.test.suspects if entry.blocks else ():
-                self._decide(entry.test, self._deciding.stopped(suspect, entry.arms(suspect.metric_name, against)))
+                self._decide(
+                    entry.test, self._deciding.judge_stopped(suspect, entry.arms(suspect.metric_name, against))
+                )
         self._leave_open([entry.test for entry in entries])
 
     def _leave_open(self, tests: Sequence[Held]) -> None:

@@ -70,7 +70,7 @@ class Relaunching:
             self._ours = clone
             clone.stash[FIGURES] = {}
             clone.ihook.pytest_runtest_protocol(item=clone, nextitem=following)
-            results[test] = self._measured(clone)
+            results[test] = self._measure(clone)
         self.seconds = time.monotonic() - began
         return results
 
@@ -80,7 +80,7 @@ class Relaunching:
     def close(self) -> None:
         """The process goes on."""
 
-    def _measured(self, clone: pytest.Function) -> Measured:
+    def _measure(self, clone: pytest.Function) -> Measured:
         body, software = body_of(clone), dict(self._launch.software)
         bad = next((report for report in clone.stash[_REPORTS] if not report.passed), None)
         if bad is None:

@@ -34,7 +34,7 @@ class Spending:
         self._seconds: dict[tuple[str, ...], float] = {}
         """How long the last launch of these tests took."""
 
-    def launched(self, arm: Arm, tests: Sequence[str], limit: float) -> Mapping[str, Measured]:
+    def launch(self, arm: Arm, tests: Sequence[str], limit: float) -> Mapping[str, Measured]:
         """Have an arm launch tests.
 
         Args:
@@ -59,13 +59,13 @@ class Spending:
         self._seconds[tuple(tests)] = arm.seconds
         return launched
 
-    def expected(self, tests: Sequence[Held]) -> float:
+    def predict(self, tests: Sequence[Held]) -> float:
         """Return the seconds of a launch of the tests: those of the last one of just these, or of their first one."""
         return self._seconds.get(tuple(ids(tests)), sum(test.seconds for test in tests))
 
     def affords(self, tests: Sequence[Held], launches: int) -> bool:
         """Return whether the budget has room for so many launches of the tests."""
-        return self._budget is None or self._spent + launches * self.expected(tests) <= self._budget
+        return self._budget is None or self._spent + launches * self.predict(tests) <= self._budget
 
 
 def limit_of(tests: Sequence[Held]) -> float:

@@ -58,22 +58,22 @@ def register_race(config: pytest.Config, run: Session, options: RaceOptions) -> 
         require_on_nodes,
     )
 
-    def moved(tests: Sequence[Held]) -> None:
+    def notify_moved(tests: Sequence[Held]) -> None:
         config.hook.pytest_gpuperf_moved(config=config, tests=tests)
 
     same_code = None
     if isinstance(run.judging, Judge) and options.python is None and options.build is None:
-        same_code = SameCode(run.judging, config.rootpath, _written(config, run))
+        same_code = SameCode(run.judging, config.rootpath, _list_written(config, run))
     held = HeldReports(run.commands, gains=any(config.hook.pytest_gpuperf_holds_gains(config=config)))
-    racing = Racing(held, run.judging, means, options, moved, same_code)
+    racing = Racing(held, run.judging, means, options, notify_moved, same_code)
     config.pluginmanager.register(RacedRun(racing), "gpuperf-raced-run")
     config.pluginmanager.register(here, "gpuperf-relaunching")
     if run.results is not None:
-        run.results.raced = lambda: _raced(options, run.launch, config.rootpath)
+        run.results.raced = lambda: _name_raced(options, run.launch, config.rootpath)
     return racing
 
 
-def _written(config: pytest.Config, run: Session) -> Iterator[Path]:
+def _list_written(config: pytest.Config, run: Session) -> Iterator[Path]:
     """The files and folders that runs with such options write, which are no code of the tests."""
     yield run.options.baselines
     if run.options.results is not None:
@@ -82,7 +82,7 @@ def _written(config: pytest.Config, run: Session) -> Iterator[Path]:
         yield from of_feature
 
 
-def _raced(race: RaceOptions, launch: CurrentLaunch, root: Path) -> Raced | None:
+def _name_raced(race: RaceOptions, launch: CurrentLaunch, root: Path) -> Raced | None:
     """Return the codes of a race of all tests; None if nothing raced."""
     info = launch.info
     if race.against is None or info is None:

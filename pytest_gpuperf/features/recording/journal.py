@@ -85,7 +85,7 @@ class Journal:
             OSError: The file cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        journal = cls(path, _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT))
+        journal = cls(path, _lock(path, os.O_RDWR | os.O_APPEND | os.O_CREAT))
         try:
             if spare:
                 _require_nothing_kept(path, journal._stream, plan)
@@ -104,7 +104,7 @@ class Journal:
             JournalError: There is none, it is broken, it is of another plan, or its recording still runs.
         """
         try:
-            stream = _locked(path, os.O_RDWR)
+            stream = _lock(path, os.O_RDWR)
         except FileNotFoundError as error:
             raise JournalError(path, "there is none, so nothing was interrupted", "drop --resume") from error
         except OSError as error:
@@ -128,7 +128,7 @@ class Journal:
             JournalError: There is such a journal, of this recording or of another; nobody can go on with a broken one.
         """
         try:
-            stream = _locked(path, os.O_RDWR)
+            stream = _lock(path, os.O_RDWR)
         except (OSError, JournalError):
             return
         with stream:
@@ -159,9 +159,9 @@ class Journal:
         os.fsync(self._stream.fileno())
 
 
-def _locked(path: Path, flags: int) -> FileIO:
+def _lock(path: Path, flags: int) -> FileIO:
     try:
-        return files.locked(path, flags)
+        return files.lock(path, flags)
     except BlockingIOError as error:
         raise JournalError(path, "another run is recording this hardware", "wait until it has ended") from error
 

@@ -13,7 +13,7 @@ from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.run.exit_status import PASSED, is_interrupted
 from pytest_gpuperf.run.launches import LaunchOf, launch_of
 from pytest_gpuperf.run.pytest_internals import run_phases
-from pytest_gpuperf.run.selection import drop_measured, in_launches, is_perf, planned
+from pytest_gpuperf.run.selection import drop_measured, in_launches, is_perf, list_planned
 
 
 class RecordedRun:
@@ -40,7 +40,7 @@ class RecordedRun:
         yield
         if runs_tests(config):
             try:
-                measured = drop_measured(items, self._recording.plan(planned(items)))
+                measured = drop_measured(items, self._recording.plan(list_planned(items)))
             except JournalError as error:
                 raise pytest.UsageError(one_line(str(error))) from error
             config.hook.pytest_deselected(items=measured)
@@ -87,7 +87,7 @@ class RecordedRun:
             skipped = report.skipped and not hasattr(report, "wasxfail")
             self._problem = "was skipped" if skipped else "failed"
         if report.when == "teardown":
-            self._recording.ended(launch.identity, launch.number, self._problem)
+            self._recording.note_ended(launch.identity, launch.number, self._problem)
 
 
 def status_of_recording(status: int, *, saved: bool, failed: bool) -> int:

@@ -18,7 +18,7 @@ from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.verdicts.outcome import Outcome
-from pytest_gpuperf.verdicts.verdict import Verdict, unjudged
+from pytest_gpuperf.verdicts.verdict import Verdict, judge_unjudged
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Recording:
         self._journal, self._restored = Journal.resume(self.journal_path, self._plan)
         for entry in self._restored:
             self._launches[entry.launch] = Launch(entry.number, entry.launch, entry.info)
-            self._recorded(entry.test, entry.body_hash).add(entry.number, entry.launch, entry.metrics)
+            self._record(entry.test, entry.body_hash).add(entry.number, entry.launch, entry.metrics)
         return {(entry.test, entry.number) for entry in self._restored}
 
     def begin_launch(self, launch: Launch) -> None:
@@ -108,16 +108,16 @@ class Recording:
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         """Holds the figures of a test until it has ended; those of a broken measurement are not kept."""
-        verdicts = unjudged(test, metrics, self._machine.key, Outcome.RECORDED)
+        verdicts = judge_unjudged(test, metrics, self._machine.key, Outcome.RECORDED)
         if all(verdict.outcome is Outcome.RECORDED for verdict in verdicts):
             self._passing = _Passing(test, body_hash, metrics)
         return verdicts
 
-    def unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
+    def list_unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
         """None: nothing is asked of a baseline."""
         return []
 
-    def ended(self, test: str, number: int, problem: str) -> None:
+    def note_ended(self, test: str, number: int, problem: str) -> None:
         """Keeps the figures of a test that has passed whole.
 
         Args:
@@ -178,14 +178,14 @@ class Recording:
         policy = UpdatePolicy(options.mode, options.accept_regression, self._policy.minimum_slowdown)
         return save(self._storage, candidate, policy, stamp(self._rootpath, options.reason))
 
-    def _recorded(self, test: str, body_hash: str) -> RecordedTest:
+    def _record(self, test: str, body_hash: str) -> RecordedTest:
         return self._tests.setdefault(test, RecordedTest(body_hash))
 
     def _keep(self, passing: _Passing) -> None:
         launch = self.launch
         assert launch is not None
         self._launches[launch.id] = launch
-        self._recorded(passing.test, passing.body_hash).add(launch.number, launch.id, passing.metrics)
+        self._record(passing.test, passing.body_hash).add(launch.number, launch.id, passing.metrics)
         if self._journal is None:
             return
         entry = Entry(launch.number, launch.id, launch.info, passing.test, passing.body_hash, passing.metrics)

@@ -21,16 +21,16 @@ from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.profiles import profiles_of
-from pytest_gpuperf.report.properties import unchecked_of, verdicts_of
+from pytest_gpuperf.report.properties import read_unchecked, verdicts_of
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile, load
-from pytest_gpuperf.report.run_journal import RunJournalError, Told, journal_of, told
+from pytest_gpuperf.report.run_journal import RunJournalError, Told, journal_of, read_journal
 from pytest_gpuperf.report.searches import searches_of
 from pytest_gpuperf.report.terminal import Reported, Summary
 from pytest_gpuperf.report.units import format_count
 
 _READERS: tuple[Callable[[pytest.TestReport], object], ...] = (
     verdicts_of,
-    unchecked_of,
+    read_unchecked,
     curves_of,
     matrices_of,
     profiles_of,
@@ -58,7 +58,7 @@ def recover(results: Path, junit: Path | None) -> tuple[list[str], bool]:
     if not path.exists():
         load(results)
         return [f"the run ended by itself: {results} is whole"], True
-    kept = told(path)
+    kept = read_journal(path)
     file = ResultsFile(results, kept.head.hardware_key, kept.head.match)
     findings = Findings()
     commands = Commands(Path(kept.head.rootpath), Path.cwd(), kept.head.gpus)
@@ -147,7 +147,7 @@ class _Replay:
                 self.broken += 1
                 continue
             hook.pytest_runtest_logreport(report=report)
-        for report in self._unended():
+        for report in self._list_unended():
             hook.pytest_runtest_logreport(report=report)
         return True
 
@@ -164,7 +164,7 @@ class _Replay:
         """Writes the results."""
         self._file.write()
 
-    def _unended(self) -> Sequence[pytest.TestReport]:
+    def _list_unended(self) -> Sequence[pytest.TestReport]:
         reports = []
         for nodeid, location in self._kept.running.items():
             keywords: dict[str, Literal[1]] = {RANKS_KEYWORD: 1}

@@ -40,7 +40,7 @@ def against(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Against:
     for name in [name for name in os.environ if name.startswith("NCCL_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
-    monkeypatch.setattr(against_nccl_tests, "installed_devices", lambda: fake_gpus.machine_of(8).devices)
+    monkeypatch.setattr(against_nccl_tests, "find_devices", lambda: fake_gpus.machine_of(8).devices)
     return run
 
 

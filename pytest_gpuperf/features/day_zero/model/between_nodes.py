@@ -47,7 +47,7 @@ class BetweenNodes:
         chosen = next((name for name in _CHOOSES if environ.get(name, "") not in ("", "0")), "")
         return cls(len(machine.node_gpus), max(machine.node_gpus), machine.network, not direct, chosen)
 
-    def exchanged(self, exchange: Exchange, ranks: int) -> Part:
+    def predict_exchange(self, exchange: Exchange, ranks: int) -> Part:
         """The range of a collective.
 
         Args:
@@ -57,7 +57,7 @@ class BetweenNodes:
         Raises:
             Unknown: it may not use the network, or a rate is unknown.
         """
-        network = self._known()
+        network = self._find_network()
         if ranks <= self.per_node:
             raise Unknown(f"{ranks} ranks fit on one node, so the model does not know whether they use the network")
         if exchange.op not in BUS_FACTORS:
@@ -82,7 +82,7 @@ class BetweenNodes:
             component,
         )
 
-    def _known(self) -> Network:
+    def _find_network(self) -> Network:
         if self.network is None:
             raise Unknown("no rate of the network between the nodes is known")
         if self.network.unknown:

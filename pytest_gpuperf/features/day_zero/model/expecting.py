@@ -36,7 +36,7 @@ def opinion(metric: Metric, rates: Rates) -> Opinion:
     return Opinion(saying, low, high, component)
 
 
-def scaled(metric: Metric, ranks: int, rates: Rates) -> float | None:
+def predict_scaled(metric: Metric, ranks: int, rates: Rates) -> float | None:
     """Return what the model makes of a figure of one collective on so many ranks, up to a factor; None without a model.
 
     The ratio of two of these carries a figure from one number of ranks to another. A rate is taken for a bus bandwidth.
@@ -51,7 +51,7 @@ def scaled(metric: Metric, ranks: int, rates: Rates) -> float | None:
         return None
     (exchange,) = work.exchanges
     try:
-        seconds = _exchanged(exchange, ranks, rates).slowest
+        seconds = _predict_exchange(exchange, ranks, rates).slowest
     except Unknown:
         return None
     return BUS_FACTORS[exchange.op](ranks) / seconds if metric.better == "higher" else seconds
@@ -81,11 +81,11 @@ def _range(metric: Metric, rates: Rates) -> tuple[float | None, float | None, st
 
 
 def _of_work(metric: Metric, work: Work, rates: Rates) -> tuple[float, float, str]:
-    parts = [_exchanged(exchange, work.ranks, rates) for exchange in work.exchanges]
+    parts = [_predict_exchange(exchange, work.ranks, rates) for exchange in work.exchanges]
     if work.flop:
-        parts.append(_computed(work, rates))
+        parts.append(_predict_computation(work, rates))
     if work.memory_bytes:
-        parts.append(_moved(work.memory_bytes, rates))
+        parts.append(_predict_movement(work.memory_bytes, rates))
     if not parts:
         raise Unknown("the test's work is empty")
     fastest, slowest = max(part.fastest for part in parts), sum(part.slowest for part in parts)
@@ -95,10 +95,10 @@ def _of_work(metric: Metric, work: Work, rates: Rates) -> tuple[float, float, st
     return fastest / (1 + LIMIT_TOLERANCE), slowest, component
 
 
-def _exchanged(exchange: Exchange, ranks: int, rates: Rates) -> Part:
+def _predict_exchange(exchange: Exchange, ranks: int, rates: Rates) -> Part:
     """A ring's alpha-beta: a start, a latency for each of its steps, and the bytes over the links."""
     if rates.between is not None:
-        return rates.between.exchanged(exchange, ranks)
+        return rates.between.predict_exchange(exchange, ranks)
     if rates.nccl is None or rates.line is None:
         raise Unknown("no line rate of the links between these GPUs is known")
     if exchange.op not in BUS_FACTORS or ranks < 2:
@@ -112,7 +112,7 @@ def _exchanged(exchange: Exchange, ranks: int, rates: Rates) -> Part:
     return Part(exchange.times * wire / limit, exchange.times * (latency + wire / rate), rates.links)
 
 
-def _computed(work: Work, rates: Rates) -> Part:
+def _predict_computation(work: Work, rates: Rates) -> Part:
     peak = rates.peak(work.dtype)
     if peak is None:
         raise Unknown(f"no peak of {rates.name or 'these GPUs'} for {work.dtype} is known")
@@ -120,7 +120,7 @@ def _computed(work: Work, rates: Rates) -> Part:
     return Part(work.flop / peak, work.flop / rate, "matrix units")
 
 
-def _moved(memory_bytes: float, rates: Rates) -> Part:
+def _predict_movement(memory_bytes: float, rates: Rates) -> Part:
     if rates.memory is None:
         raise Unknown("the rate of the GPUs' memory is unknown")
     rate = table.MARGIN * table.OF_LIMIT["memory"] * rates.memory

@@ -62,11 +62,11 @@ class Rates:
         if linkage.kind == "nvlink":
             one, whole = table.NCCL_LINK.get(gpu.compute_capability), _link_rate(machine)
             reached = None if one is None or whole is None else line * one / whole
-            return rates.linked(reached, "nvlink", f"links between GPUs ({linkage.label.upper()})")
+            return rates.link(reached, "nvlink", f"links between GPUs ({linkage.label.upper()})")
         share = table.NCCL_PCIE if linkage.label in table.DIRECT else table.THROUGH_HOST
-        return rates.linked(line * share, "pcie", f"links between GPUs (PCIe, {linkage.label.upper()})")
+        return rates.link(line * share, "pcie", f"links between GPUs (PCIe, {linkage.label.upper()})")
 
-    def linked(self, nccl: float | None, wire: Literal["nvlink", "pcie"], words: str) -> Rates:
+    def link(self, nccl: float | None, wire: Literal["nvlink", "pcie"], words: str) -> Rates:
         """The same with what NCCL reaches over the links."""
         return replace(self, nccl=nccl, wire=wire, links=words)
 

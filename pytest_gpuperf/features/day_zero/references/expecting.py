@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from pytest_gpuperf.features.day_zero.model.expecting import scaled
+from pytest_gpuperf.features.day_zero.model.expecting import predict_scaled
 from pytest_gpuperf.features.day_zero.model.rates import Rates
 from pytest_gpuperf.features.day_zero.references.shelf import Known, Shelf, ranks_of
 from pytest_gpuperf.figures.metric import Metric
@@ -42,21 +42,23 @@ class Expecting:
             metric: what was measured.
             body_hash: names the test's source.
         """
-        known = self._shelf.known(test, name, metric, body_hash)
+        known = self._shelf.find_known(test, name, metric, body_hash)
         if known is not None:
-            return self._held(metric, known, known.history.center, 0.0, _source(known))
-        carried = self._carried(test, name, metric, body_hash)
+            return self._hold_against_records(metric, known, known.history.center, 0.0, _source(known))
+        carried = self._carry_over(test, name, metric, body_hash)
         if carried is None:
             return None
         known, center, off = carried
         source = f"{_source(known)}, carried from {known.ranks} ranks to {ranks_of(test)} by the model"
-        return self._held(metric, known, center, off, f"{source} ({math.expm1(off):.0%} off between recorded ones)")
+        return self._hold_against_records(
+            metric, known, center, off, f"{source} ({math.expm1(off):.0%} off between recorded ones)"
+        )
 
     @cached_property
     def _rule(self) -> Rule:
         return Rule.of(self._policy, self._shelf.histories, checks=1)
 
-    def _held(self, metric: Metric, known: Known, center: float, off: float, source: str) -> Opinion:
+    def _hold_against_records(self, metric: Metric, known: Known, center: float, off: float, source: str) -> Opinion:
         least = off + self._rule.healthy(known.history)
         loss = log_of(metric.value, metric.better) - center
         ends = [math.exp(-(center + least)) if metric.better == "higher" else math.exp(center + least)]
@@ -66,7 +68,7 @@ class Expecting:
         usual = math.exp(-center if metric.better == "higher" else center)
         return Opinion(saying, low, high, source=source, usual=usual, seen=seen)
 
-    def _carried(self, test: str, name: str, metric: Metric, body_hash: str) -> tuple[Known, float, float] | None:
+    def _carry_over(self, test: str, name: str, metric: Metric, body_hash: str) -> tuple[Known, float, float] | None:
         """Return the record of the nearest number of ranks, the centre that it gives here, and the model's error.
 
         Only a collective is carried, and only if two sizes are recorded: the model's error is the one between these.
@@ -78,7 +80,7 @@ class Expecting:
             return None
         near, far = others[:2]
         here, there, elsewhere = (
-            scaled(metric, ranks, self._rates) for ranks in (ranks_of(test), near.ranks, far.ranks)
+            predict_scaled(metric, ranks, self._rates) for ranks in (ranks_of(test), near.ranks, far.ranks)
         )
         if here is None or there is None or elsewhere is None:
             return None

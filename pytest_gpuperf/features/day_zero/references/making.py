@@ -44,7 +44,7 @@ def _references(several: list[Baselines]) -> References:
         figures={
             baselines.hardware_key: {
                 test: {
-                    name: _recorded(entry.body_hash, metric, baselines.launches)
+                    name: _make_record(entry.body_hash, metric, baselines.launches)
                     for name, metric in entry.metrics.items()
                     if name not in entry.expected  # a known regression is nothing that healthy machines show
                 }
@@ -70,7 +70,7 @@ def _source(baselines: Baselines) -> Source:
     )
 
 
-def _recorded(body_hash: str, metric: MetricBaseline, launches: Mapping[str, LaunchInfo]) -> Recorded:
+def _make_record(body_hash: str, metric: MetricBaseline, launches: Mapping[str, LaunchInfo]) -> Recorded:
     machines: dict[str, list[float]] = defaultdict(list)
     for figure in metric.launches:
         machines[launches[figure.launch].gpus or UNKNOWN].append(figure.median)

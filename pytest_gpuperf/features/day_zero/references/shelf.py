@@ -62,7 +62,7 @@ class Shelf:
                 return cls(references, str(match.get("topology") or ""))
         return None
 
-    def known(self, test: str, name: str, metric: Metric, body_hash: str) -> Known | None:
+    def find_known(self, test: str, name: str, metric: Metric, body_hash: str) -> Known | None:
         """Return the records of a figure that this run can be compared with; None if there are none.
 
         Args:
@@ -73,19 +73,19 @@ class Shelf:
         """
         if metric.scope == "host":
             return None
-        by_ranks = self._found(test, name, metric, body_hash)
+        by_ranks = self._find(test, name, metric, body_hash)
         if metric.scope == "gpus":
             ranks = ranks_of(test)
-            return _known(ranks, by_ranks.get(ranks, []))
+            return _as_known(ranks, by_ranks.get(ranks, []))
         every = [found for several in by_ranks.values() for found in several]
-        return _known(next(iter(by_ranks)) if len(by_ranks) == 1 else 0, every)
+        return _as_known(next(iter(by_ranks)) if len(by_ranks) == 1 else 0, every)
 
     def others(self, test: str, name: str, metric: Metric, body_hash: str) -> list[Known]:
         """Return what machines tell of a figure in worlds of several ranks, those nearest to its own first."""
         ranks = ranks_of(test)
-        by_ranks = self._found(test, name, metric, body_hash)
+        by_ranks = self._find(test, name, metric, body_hash)
         nearest = sorted((count for count in by_ranks if count > 1), key=lambda count: (abs(count - ranks), count))
-        return [known for count in nearest if (known := _known(count, by_ranks[count])) is not None]
+        return [known for count in nearest if (known := _as_known(count, by_ranks[count])) is not None]
 
     @cached_property
     def histories(self) -> Sequence[History]:
@@ -97,7 +97,7 @@ class Shelf:
             for recorded in metrics.values()
         ]
 
-    def _found(self, test: str, name: str, metric: Metric, body_hash: str) -> dict[int, list[Recorded]]:
+    def _find(self, test: str, name: str, metric: Metric, body_hash: str) -> dict[int, list[Recorded]]:
         """Return the comparable records by number of ranks."""
         found: dict[int, list[Recorded]] = defaultdict(list)
         for topology, ranks, recorded in self._index.get((_without_ranks(test), name), ()):
@@ -136,7 +136,7 @@ def history_of(found: Sequence[Recorded]) -> History:
     return History.of(machines, here="")
 
 
-def _known(ranks: int, found: Sequence[Recorded]) -> Known | None:
+def _as_known(ranks: int, found: Sequence[Recorded]) -> Known | None:
     if not found:
         return None
     launches = [figures for recorded in found for figures in recorded.machines.values()]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_gpuperf.features.doctor import names
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.features.doctor.finding import Finding, critical, info, passed, unknown, warning
+from pytest_gpuperf.features.doctor.finding import Finding, critical, info, pass_with, unknown, warning
 from pytest_gpuperf.features.doctor.words import several
 
 _DIRECT = "direct access between GPUs"
@@ -46,11 +46,11 @@ _VERBOSE = ("INFO", "TRACE")
 def check(facts: Facts) -> Iterator[Finding]:
     """All of the module."""
     settings, before = facts.settings, 0
-    for finding in (*_unread(facts), *_misspelled(facts), *_costly(facts), *_visible(facts), *_loud(settings)):
+    for finding in (*_unread(facts), *_find_misspelled(facts), *_costly(facts), *_visible(facts), *_loud(settings)):
         before += 1
         yield finding
     if not before:
-        yield passed("variables", "no variable changes what NCCL or CUDA would do by themselves")
+        yield pass_with("variables", "no variable changes what NCCL or CUDA would do by themselves")
 
 
 def overrides(name: str, value: str) -> str:
@@ -77,7 +77,7 @@ def _unread(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _misspelled(facts: Facts) -> Iterator[Finding]:
+def _find_misspelled(facts: Facts) -> Iterator[Finding]:
     for name in sorted(facts.settings):
         where = origin(facts, name)
         if name in names.RETIRED:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_gpuperf.features.doctor.facts import InterfaceFacts, NetworkFacts, RdmaPort
-from pytest_gpuperf.features.doctor.readers.text import listed, number, read
+from pytest_gpuperf.features.doctor.readers.text import list_folder, number, read
 
 # Counters of a port that count errors: Linux, Documentation/ABI/stable/sysfs-class-infiniband.
 _COUNTERS = ("symbol_error", "link_downed", "link_error_recovery", "port_rcv_errors", "local_link_integrity_errors")
@@ -22,10 +22,10 @@ def read_network(root: Path, environ: Mapping[str, str]) -> NetworkFacts:
         root: Where sys and the libraries are; / outside of tests.
         environ: Has the library path.
     """
-    devices = listed(root / "sys/class/infiniband")
-    interfaces = [path for path in listed(root / "sys/class/net") if path.is_dir()]
+    devices = list_folder(root / "sys/class/infiniband")
+    interfaces = [path for path in list_folder(root / "sys/class/net") if path.is_dir()]
     return NetworkFacts(
-        ports=tuple(_port(device, port) for device in devices for port in listed(device / "ports")),
+        ports=tuple(_port(device, port) for device in devices for port in list_folder(device / "ports")),
         interfaces=tuple(_interface(path) for path in interfaces if path.name != "lo"),
         plugins=_plugins(root, environ),
     )

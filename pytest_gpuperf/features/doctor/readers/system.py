@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from pytest_gpuperf.features.doctor.facts import SystemFacts
-from pytest_gpuperf.features.doctor.readers.text import listed, number, read
+from pytest_gpuperf.features.doctor.readers.text import list_folder, number, read
 from pytest_gpuperf.hardware.numa import cores_of, read_nodes
 
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_peermem", "nv_peer_mem", "gdrdrv", "efa", "mlx5_ib", "ib_uverbs", "nouveau")
@@ -97,12 +97,12 @@ def _quota(cgroup: Path) -> float | None:
 
 
 def _governors(sys: Path) -> tuple[str, ...]:
-    policies = listed(sys / "devices/system/cpu/cpufreq")
+    policies = list_folder(sys / "devices/system/cpu/cpufreq")
     return tuple(sorted({text for path in policies if (text := read(path / "scaling_governor"))}))
 
 
 def _iommu(groups: Path) -> bool | None:
-    kinds = {text for path in listed(groups) if (text := read(path / "type"))}
+    kinds = {text for path in list_folder(groups) if (text := read(path / "type"))}
     if not kinds:
         return False if groups.is_dir() else None
     return any(kind.startswith("DMA") for kind in kinds)
@@ -117,7 +117,7 @@ def _modules(proc: Path) -> tuple[str, ...] | None:
 
 
 def _pci_gpus(devices: Path) -> int | None:
-    folders = listed(devices)
+    folders = list_folder(devices)
     if not folders:
         return None
     gpus = 0

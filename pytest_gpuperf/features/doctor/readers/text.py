@@ -51,7 +51,7 @@ def number(path: Path) -> int | None:
         return None
 
 
-def listed(path: Path) -> list[Path]:
+def list_folder(path: Path) -> list[Path]:
     """What a folder holds, by name; empty if it cannot be read."""
     try:
         return sorted(path.iterdir())
@@ -59,7 +59,7 @@ def listed(path: Path) -> list[Path]:
         return []
 
 
-def spelled(cores: tuple[int, ...]) -> str:
+def spell(cores: tuple[int, ...]) -> str:
     """Cores as the kernel lists them: 0-3,8."""
     runs: list[list[int]] = []
     for core in sorted(cores):

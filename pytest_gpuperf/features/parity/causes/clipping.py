@@ -76,12 +76,12 @@ def _ways(case: Case) -> Iterator[tuple[float, str]]:
         yield _total(case, case.squares, size), f"every square is counted {size} times, as if copies were parts"
     for some, what in ((split, "parameters that ranks hold parts of"), (copied, "parameters that all ranks hold")):
         if some and len(some) < len(case.squares):
-            yield from _counted(case, some, what, sizes)
+            yield from _count_norms(case, some, what, sizes)
     for one in case.squares:
-        yield from _counted(case, [one], one.name, sizes)
+        yield from _count_norms(case, [one], one.name, sizes)
 
 
-def _counted(case: Case, some: Sequence[Squares], what: str, sizes: Sequence[int]) -> Iterator[tuple[float, str]]:
+def _count_norms(case: Case, some: Sequence[Squares], what: str, sizes: Sequence[int]) -> Iterator[tuple[float, str]]:
     parts = some[0].is_split
     for size in sizes:
         yield _total(case, some, size), f"squares of {what} are counted {size} times"

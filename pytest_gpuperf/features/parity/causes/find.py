@@ -58,7 +58,7 @@ def find(case: Case) -> Cause | None:
     return None
 
 
-def tried() -> str:
+def try_hypotheses() -> str:
     """All hypotheses in words."""
     return ", ".join(text for text, _ in HYPOTHESES)
 

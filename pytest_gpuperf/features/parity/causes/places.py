@@ -56,7 +56,7 @@ def blocks(case: Case) -> Cause | None:
     held, want, tau = case.got[rank], case.want[rank], case.tau[rank]
     if min(len(torch.unique(want)), len(torch.unique(held))) < 3:
         return None  # equal entries are in any order
-    if (lost := _lost_position(held, want, tau, case)) is not None:
+    if (lost := _find_lost_position(held, want, tau, case)) is not None:
         return lost
     sizes = {2, 3, 4, 6, 8, case.world, 2 * case.world, *(g.size for g in case.groups), case.microbatches}
     for dim in range(held.dim()):
@@ -68,7 +68,7 @@ def blocks(case: Case) -> Cause | None:
             if order is None or order == list(range(count)):
                 continue
             return _order_cause(order, dim, n, case)
-    return _interleaved(case, rank)
+    return _find_interleaved(case, rank)
 
 
 def _order(held: torch.Tensor, want: torch.Tensor, tau: torch.Tensor, dim: int, count: int) -> list[int] | None:
@@ -100,7 +100,7 @@ def _order_cause(order: list[int], dim: int, n: int, case: Case) -> Cause | None
     )
 
 
-def _lost_position(held: torch.Tensor, want: torch.Tensor, tau: torch.Tensor, case: Case) -> Cause | None:
+def _find_lost_position(held: torch.Tensor, want: torch.Tensor, tau: torch.Tensor, case: Case) -> Cause | None:
     """From one entry on, what comes is what should come some entries later or at the start: a position was lost."""
     count = held.shape[0] if held.dim() else 0
     if not 3 < count <= 4096:
@@ -131,7 +131,7 @@ def _lost_position(held: torch.Tensor, want: torch.Tensor, tau: torch.Tensor, ca
     return None
 
 
-def _interleaved(case: Case, rank: int) -> Cause | None:
+def _find_interleaved(case: Case, rank: int) -> Cause | None:
     held, want = case.got[rank], case.want[rank]
     for dim in range(held.dim()):
         n = held.shape[dim]

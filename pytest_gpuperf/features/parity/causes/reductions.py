@@ -116,14 +116,14 @@ def _weights(case: Case, way: Split) -> dict[int, list[float]] | None:
         # More numbers than weights must agree, so many that they cannot by chance.
         spare = len(held) - len(way.terms)
         enough = spare > 0 and spare * math.log10(max(case.rough, 1e-300)) < -10
-        weights = _solved(columns, held, tau) if enough else _tried(case, columns, held, tau)
+        weights = _solve(columns, held, tau) if enough else _try_one_weight(case, columns, held, tau)
         if weights is None:
             return None
         found[rank] = weights
     return found
 
 
-def _solved(columns: torch.Tensor, held: torch.Tensor, tau: torch.Tensor) -> list[float] | None:
+def _solve(columns: torch.Tensor, held: torch.Tensor, tau: torch.Tensor) -> list[float] | None:
     singular = torch.linalg.svdvals(columns)
     if not float(singular[-1]) > 1e-6 * float(singular[0]):
         return None  # other weights would do as well
@@ -138,7 +138,7 @@ def _solved(columns: torch.Tensor, held: torch.Tensor, tau: torch.Tensor) -> lis
     return [float(weight) for weight in weights]
 
 
-def _tried(case: Case, columns: torch.Tensor, held: torch.Tensor, tau: torch.Tensor) -> list[float] | None:
+def _try_one_weight(case: Case, columns: torch.Tensor, held: torch.Tensor, tau: torch.Tensor) -> list[float] | None:
     """Tries one weight, other than 1, on some of the terms: a tensor of few elements cannot be solved for more."""
     count = columns.shape[1]
     if count > _MOST_SUBSETS or not len(held):
@@ -167,7 +167,7 @@ def _weights_text(case: Case, way: Split, found: dict[int, list[float]]) -> Caus
     mean = [sum(column) / len(column) for column in zip(*rows, strict=True)]
     close = 1e-3
     if any(abs(a - b) > close * max(1.0, abs(b)) for row in rows for a, b in zip(row, mean, strict=True)):
-        by_rank = "; ".join(f"{_shown(row)} on rank {rank}" for rank, row in list(found.items())[:4])
+        by_rank = "; ".join(f"{_show(row)} on rank {rank}" for rank, row in list(found.items())[:4])
         return Cause("weights", f"ranks weigh {way.text} differently: {by_rank}; all weights should be 1")
     missing = [index for index, weight in enumerate(mean) if abs(weight) < close]
     off = [index for index, weight in enumerate(mean) if abs(weight - 1) > close]
@@ -181,7 +181,7 @@ def _weights_text(case: Case, way: Split, found: dict[int, list[float]]) -> Caus
         weight = mean[off[0]]
         known = next((f" = {text}" for value, text in case.numbers() if abs(weight - value) < close * value), "")
         return Cause("weights", f"of {way.text}, these count {weight:.4g} times{known}: {shown}")
-    text = f"{way.text} have the weights {_shown(mean)}, which should all be 1"
+    text = f"{way.text} have the weights {_show(mean)}, which should all be 1"
     if min(mean) > close and len(mean) > 1:
         # With n_r tokens of N on R ranks, the mean of the ranks' means gives rank r the weight N / (R n_r).
         if abs(sum(1 / weight for weight in mean) / len(mean) - 1) < close:
@@ -191,7 +191,7 @@ def _weights_text(case: Case, way: Split, found: dict[int, list[float]]) -> Caus
     return Cause("weights", text)
 
 
-def _shown(weights: Sequence[float]) -> str:
+def _show(weights: Sequence[float]) -> str:
     return "[" + ", ".join("0" if abs(weight) < 1e-3 else f"{weight:.4g}" for weight in weights[:16]) + "]"
 
 
@@ -219,13 +219,13 @@ def constant(case: Case) -> Cause | None:
 def same_rows(case: Case) -> Cause | None:
     """One vector was added to every row: a bias too often, or not at all."""
     offs = {rank: case.got[rank] - case.want[rank] for rank in case.wrong}
-    found = _added_vector(case, offs)
+    found = _find_added_vector(case, offs)
     summed = "every row is"
     if found is None and not case.right and len({case.parts[rank] for rank in case.got}) == 1 and len(case.got) > 1:
         # Ranks hold addends that somebody adds up later, each with the vector in it.
         total = torch.stack(list(case.got.values())).sum(0)
         first = case.wrong[0]
-        found = _added_vector(case, {first: total - case.want[first]})
+        found = _find_added_vector(case, {first: total - case.want[first]})
         summed = "each rank holds a part, and every row of their sum is"
         if found is not None and not found[0]:
             return None
@@ -245,7 +245,7 @@ def same_rows(case: Case) -> Cause | None:
     return Cause("bias", f"{summed} off by {k:g} times {name}")
 
 
-def _added_vector(case: Case, offs: Mapping[int, torch.Tensor]) -> tuple[str, float] | None:
+def _find_added_vector(case: Case, offs: Mapping[int, torch.Tensor]) -> tuple[str, float] | None:
     """The vector that every row is off by, and how often; without a name if it is none that is known."""
     multiples: set[tuple[str, float]] = set()
     for rank, off in offs.items():

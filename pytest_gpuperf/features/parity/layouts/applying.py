@@ -13,9 +13,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_gpuperf.features.parity.layouts.asked import Layout, Subject
-from pytest_gpuperf.features.parity.layouts.attention import gathered_attention
+from pytest_gpuperf.features.parity.layouts.attention import gather_attention
 from pytest_gpuperf.features.parity.layouts.plans import COLUMNS
-from pytest_gpuperf.features.parity.layouts.training import Shares, SplitError, mapped, tensors_of
+from pytest_gpuperf.features.parity.layouts.training import Shares, SplitError, map_nested, tensors_of
 from pytest_gpuperf.ranks.context import Context
 
 _SEQUENCE = 1
@@ -42,7 +42,7 @@ def refuse(layout: Layout) -> None:
         raise SplitError("ddp, fsdp and cp together are not built: leave one out")
 
 
-def applied(ctx: Context, subject: Subject, layout: Layout, model: nn.Module, plan: Mapping[str, str]) -> Applied:
+def apply(ctx: Context, subject: Subject, layout: Layout, model: nn.Module, plan: Mapping[str, str]) -> Applied:
     """Splits a model in place.
 
     Args:
@@ -119,7 +119,7 @@ class _Dealt(Shares):
         def mine(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.tensor_split(self._rows)[self._row] if tensor.dim() and len(tensor) == rows else tensor
 
-        cut: tuple[Any, Any] = mapped(mine, batch)
+        cut: tuple[Any, Any] = map_nested(mine, batch)
         # On GPUs, torch's context manager cuts the sequence.
         return cut if self._turns == 1 or self._device.type == "cuda" else self._along_sequence(cut)
 
@@ -131,7 +131,7 @@ class _Dealt(Shares):
                 return tensor
             return tensor.chunk(self._turns, _SEQUENCE)[self._turn].contiguous()
 
-        cut: tuple[Any, Any] = mapped(mine, batch)
+        cut: tuple[Any, Any] = map_nested(mine, batch)
         return cut
 
     def _length(self, batch: tuple[Any, Any]) -> int:
@@ -156,7 +156,7 @@ class _Dealt(Shares):
         mesh = self._mesh["cp"] if self._mesh.ndim > 1 else self._mesh
         if self._device.type == "cuda":
             return self._torch_context(mesh, batch)
-        return gathered_attention(mesh)
+        return gather_attention(mesh)
 
     def _torch_context(self, mesh: DeviceMesh, batch: tuple[Any, Any]) -> contextlib.AbstractContextManager[None]:
         from torch.distributed.tensor.experimental import context_parallel

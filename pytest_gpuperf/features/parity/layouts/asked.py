@@ -83,16 +83,16 @@ class Subject:
             CommandError: there is no such function.
         """
         name: str = getattr(self, role)
-        return imported(name, role, Path(self.folder)) if name else None
+        return import_function(name, role, Path(self.folder)) if name else None
 
-    def required(self, role: str) -> Callable[..., Any]:
+    def require(self, role: str) -> Callable[..., Any]:
         """One of the functions that the user must give."""
         found = self.function(role)
         assert found is not None, role
         return found
 
 
-def imported(name: str, role: str, folder: Path) -> Callable[..., Any]:
+def import_function(name: str, role: str, folder: Path) -> Callable[..., Any]:
     """Imports a function.
 
     Args:

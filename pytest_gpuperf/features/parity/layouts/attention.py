@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional as F  # noqa: N812  # as everybody calls it
 
-from pytest_gpuperf.features.parity.layouts.training import SplitError, called
+from pytest_gpuperf.features.parity.layouts.training import SplitError, call
 
 _NAME = "F.scaled_dot_product_attention"
 
@@ -30,8 +30,8 @@ def require_attention(model: nn.Module, inputs: Any) -> None:
         calls.append(mask is not None)
         return plain(query, *args, **kwargs)
 
-    with _replaced(attention), torch.no_grad():
-        called(model, inputs)
+    with _replace(attention), torch.no_grad():
+        call(model, inputs)
     if not calls:
         raise SplitError(f"the model does not call {_NAME}, which context_parallel needs")
     if any(calls):
@@ -39,7 +39,7 @@ def require_attention(model: nn.Module, inputs: Any) -> None:
 
 
 @contextlib.contextmanager
-def _replaced(attention: Callable[..., torch.Tensor]) -> Iterator[None]:
+def _replace(attention: Callable[..., torch.Tensor]) -> Iterator[None]:
     plain = F.scaled_dot_product_attention
     F.scaled_dot_product_attention = attention
     try:
@@ -49,13 +49,13 @@ def _replaced(attention: Callable[..., torch.Tensor]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def gathered_attention(mesh: DeviceMesh) -> Iterator[None]:
+def gather_attention(mesh: DeviceMesh) -> Iterator[None]:
     """Has attention see the keys and values of all ranks, since torch's context_parallel has kernels for GPUs only."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     plain: Callable[..., torch.Tensor] = F.scaled_dot_product_attention
 
-    def gathered(tensor: torch.Tensor) -> torch.Tensor:
+    def gather(tensor: torch.Tensor) -> torch.Tensor:
         spread = DTensor.from_local(tensor.contiguous(), mesh, [Shard(2)], run_check=False)
         whole: torch.Tensor = spread.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
         return whole
@@ -69,12 +69,12 @@ def gathered_attention(mesh: DeviceMesh) -> Iterator[None]:
         is_causal: bool = False,
         **others: Any,
     ) -> torch.Tensor:
-        key, value = gathered(key), gathered(value)
+        key, value = gather(key), gather(value)
         mask = None
         if is_causal:
             rows = torch.arange(query.shape[2]) + mesh.get_local_rank() * query.shape[2]
             mask = torch.arange(key.shape[2]) <= rows[:, None]
         return plain(query, key, value, attn_mask=mask, dropout_p=dropout_p, **others)
 
-    with _replaced(attention):
+    with _replace(attention):
         yield

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_gpuperf.features.parity.layouts.training import SplitError, called, mapped, tensors_of
+from pytest_gpuperf.features.parity.layouts.training import SplitError, call, map_nested, tensors_of
 
 COLUMNS, ROWS = "columns", "rows"
 
@@ -28,7 +28,7 @@ class _Run:
     """The input of each linear layer."""
 
 
-def derived(model: nn.Module, inputs: Any, size: int) -> dict[str, str]:
+def derive(model: nn.Module, inputs: Any, size: int) -> dict[str, str]:
     """Returns ``columns`` or ``rows`` for each layer that can be split.
 
     Args:
@@ -73,7 +73,7 @@ class _Probe:
         order: list[str] = []
         calls: dict[str, int] = {}
 
-        def seen(name: str) -> Callable[[Any, torch.Tensor], None]:
+        def see(name: str) -> Callable[[Any, torch.Tensor], None]:
             def note(_: Any, out: torch.Tensor) -> None:
                 calls[name] = calls.get(name, 0) + 1
                 if name not in order:
@@ -81,7 +81,7 @@ class _Probe:
 
             return note
 
-        with self._hooked({name: seen(name) for name in modules}):
+        with self._hook({name: see(name) for name in modules}):
             self._forward()
         # A layer that is called twice would need the same pair each time.
         self.order = [name for name in order if calls[name] == 1]
@@ -118,7 +118,7 @@ class _Probe:
         changes: dict[str, Callable[[Any, torch.Tensor], Any]] = {name: lambda _, out: out.detach() for name in columns}
         handle = self.linears[rows].register_forward_pre_hook(lambda _, args: entered.append(args[0]))
         try:
-            with self._hooked(changes), torch.enable_grad():
+            with self._hook(changes), torch.enable_grad():
                 self._forward()
         finally:
             handle.remove()
@@ -143,7 +143,7 @@ class _Probe:
 
             handles.append(linear.register_forward_pre_hook(entering))
         try:
-            with self._hooked(changes), torch.no_grad():
+            with self._hook(changes), torch.no_grad():
                 output = self._forward()
         finally:
             for handle in handles:
@@ -152,10 +152,10 @@ class _Probe:
 
     def _forward(self) -> Any:
         torch.manual_seed(0)
-        return called(self._model, mapped(torch.clone, self._inputs))
+        return call(self._model, map_nested(torch.clone, self._inputs))
 
     @contextlib.contextmanager
-    def _hooked(self, changes: Mapping[str, Callable[[Any, torch.Tensor], Any]]) -> Iterator[None]:
+    def _hook(self, changes: Mapping[str, Callable[[Any, torch.Tensor], Any]]) -> Iterator[None]:
         modules = dict(self._model.named_modules())
         handles = [
             modules[name].register_forward_hook(lambda module, _, out, change=change: change(module, out))

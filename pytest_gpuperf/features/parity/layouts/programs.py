@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_gpuperf.features.parity.layouts.applying import applied
+from pytest_gpuperf.features.parity.layouts.applying import apply
 from pytest_gpuperf.features.parity.layouts.asked import Layout, Subject
-from pytest_gpuperf.features.parity.layouts.training import SplitError, built, optimizer_of, trained
-from pytest_gpuperf.features.parity.on_rank import placed
+from pytest_gpuperf.features.parity.layouts.training import SplitError, build, optimizer_of, train
+from pytest_gpuperf.features.parity.on_rank import place
 from pytest_gpuperf.features.parity.records import Trace
 from pytest_gpuperf.ranks.context import Context
 
@@ -34,20 +34,20 @@ def whole_run(ctx: Context, subject: Subject, layout: Layout, plan: Mapping[str,
     """
     torch.set_num_threads(1)
     try:
-        model = built(subject).to(ctx.device)
-        split = applied(ctx, subject, layout, model, plan)
+        model = build(subject).to(ctx.device)
+        split = apply(ctx, subject, layout, model, plan)
         optimizer = optimizer_of(subject, model)
 
-        def finished(step: int) -> None:
+        def finish(step: int) -> None:
             if step == SAVED_AFTER and subject.steps > SAVED_AFTER:
                 save(model, optimizer, Path(folder))
 
-        return placed(trained(subject, model, split.wrapped, optimizer, split.shares, finished=finished), ctx)
+        return place(train(subject, model, split.wrapped, optimizer, split.shares, finished=finish), ctx)
     except SplitError as error:
         return str(error)
 
 
-def resumed_run(ctx: Context, subject: Subject, layout: Layout, plan: Mapping[str, str], folder: str) -> Trace:
+def resume_run(ctx: Context, subject: Subject, layout: Layout, plan: Mapping[str, str], folder: str) -> Trace:
     """Builds the model with other weights, loads a checkpoint, and trains the remaining steps.
 
     Args:
@@ -58,11 +58,11 @@ def resumed_run(ctx: Context, subject: Subject, layout: Layout, plan: Mapping[st
         folder: of the checkpoint.
     """
     torch.set_num_threads(1)
-    model = built(subject, subject.seed + _OTHER_WEIGHTS).to(ctx.device)
-    split = applied(ctx, subject, layout, model, plan)
+    model = build(subject, subject.seed + _OTHER_WEIGHTS).to(ctx.device)
+    split = apply(ctx, subject, layout, model, plan)
     optimizer = optimizer_of(subject, model)
     load(model, optimizer, Path(folder))
-    return placed(trained(subject, model, split.wrapped, optimizer, split.shares, after=SAVED_AFTER), ctx)
+    return place(train(subject, model, split.wrapped, optimizer, split.shares, after=SAVED_AFTER), ctx)
 
 
 def save(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_gpuperf.features.parity.comparing import Options, compared
+from pytest_gpuperf.features.parity.comparing import Options, compare_held
 from pytest_gpuperf.features.parity.layouts.applying import refuse
 from pytest_gpuperf.features.parity.layouts.asked import Layout, Subject
 from pytest_gpuperf.features.parity.layouts.attention import require_attention
-from pytest_gpuperf.features.parity.layouts.plans import derived
-from pytest_gpuperf.features.parity.layouts.programs import SAVED_AFTER, resumed_run, save, whole_run
+from pytest_gpuperf.features.parity.layouts.plans import derive
+from pytest_gpuperf.features.parity.layouts.programs import SAVED_AFTER, resume_run, save, whole_run
 from pytest_gpuperf.features.parity.layouts.table import Result, Row
-from pytest_gpuperf.features.parity.layouts.training import SplitError, batch_of, built, reference
+from pytest_gpuperf.features.parity.layouts.training import SplitError, batch_of, build, reference
 from pytest_gpuperf.features.parity.records import Trace
 from pytest_gpuperf.features.parity.reference import References
 from pytest_gpuperf.features.parity.report import Report
@@ -36,7 +36,7 @@ def test_layouts(ranks, gpuperf_layouts):
 """
 
 
-def tried(subject: Subject, layouts: Sequence[Layout], gpus: int, timeout: float) -> list[Row]:
+def try_layouts(subject: Subject, layouts: Sequence[Layout], gpus: int, timeout: float) -> list[Row]:
     """Trains the model in each layout, and compares it with one device.
 
     Args:
@@ -133,7 +133,7 @@ class _Attempts:
         for source, start in ((layout.name, "its checkpoint"), (other, f"that of {other}")):
 
             def traces(source: str = source) -> list[Trace] | str:
-                return self._on(ranks, layout, resumed_run, plan, source)
+                return self._on(ranks, layout, resume_run, plan, source)
 
             yield self._row(layout, start, traces, after=SAVED_AFTER)
 
@@ -151,7 +151,7 @@ class _Attempts:
             found = traces()
             if isinstance(found, str):
                 return Row(layout.name, start, Result.NOT_TRIED, why=found)
-            report = compared(self._references, found, Options(), after=after)
+            report = compare_held(self._references, found, Options(), after=after)
         except Exception as error:  # what the user's model raises under an API is the answer
             lines = str(error).strip().splitlines() or [""]
             return Row(layout.name, start, Result.FAILED, why=f"{type(error).__name__}: {lines[0]}")
@@ -169,21 +169,21 @@ class _Attempts:
         if size not in self._plans:
             inputs, _ = batch_of(self._subject, 1, torch.device("cpu"))
             with self._references.alike():
-                self._plans[size] = derived(built(self._subject), inputs, size)
+                self._plans[size] = derive(build(self._subject), inputs, size)
         return self._plans[size]
 
     def _require_attention(self) -> None:
         inputs, _ = batch_of(self._subject, 1, torch.device("cpu"))
         with self._references.alike():
-            require_attention(built(self._subject), inputs)
+            require_attention(build(self._subject), inputs)
 
     def _save_one_device(self) -> None:
-        def finished(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+        def finish(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
             if step == SAVED_AFTER:
                 save(model, optimizer, self._folder / ONE_DEVICE.replace(" ", "-"))
 
         with self._references.alike():
-            reference(self._subject, finished)
+            reference(self._subject, finish)
 
 
 def _row_of(layout: Layout, start: str, report: Report) -> Row:

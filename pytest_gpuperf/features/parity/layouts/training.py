@@ -23,7 +23,7 @@ class SplitError(Exception):
     """A model or a batch that an API cannot split; says why."""
 
 
-def built(subject: Subject, seed: int | None = None) -> nn.Module:
+def build(subject: Subject, seed: int | None = None) -> nn.Module:
     """Builds the user's model with seeded generators.
 
     Raises:
@@ -32,7 +32,7 @@ def built(subject: Subject, seed: int | None = None) -> nn.Module:
     seed = subject.seed if seed is None else seed
     torch.manual_seed(seed)
     random.seed(seed)
-    model = subject.required("build")()
+    model = subject.require("build")()
     if not isinstance(model, nn.Module):
         raise TypeError(f"{subject.build} returned a {type(model).__name__}, expected a torch.nn.Module")
     return model
@@ -57,23 +57,25 @@ def batch_of(subject: Subject, step: int, device: torch.device) -> tuple[Any, An
     """
     torch.manual_seed(subject.seed + step)
     random.seed(subject.seed + step)
-    batch = subject.required("batch")(step)
+    batch = subject.require("batch")(step)
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise TypeError(
             f"{subject.batch} returned a {type(batch).__name__}, expected (inputs, targets): inputs are a tensor, a "
             "tuple of arguments or a dict of keywords of the model"
         )
-    return mapped(lambda tensor: tensor.to(device), batch[0]), mapped(lambda tensor: tensor.to(device), batch[1])
+    return map_nested(lambda tensor: tensor.to(device), batch[0]), map_nested(
+        lambda tensor: tensor.to(device), batch[1]
+    )
 
 
-def mapped(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+def map_nested(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     """Applies a function to the tensors of tuples, lists and dictionaries."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, Mapping):
-        return {key: mapped(change, one) for key, one in value.items()}
+        return {key: map_nested(change, one) for key, one in value.items()}
     if isinstance(value, tuple | list):
-        return tuple(mapped(change, one) for one in value)
+        return tuple(map_nested(change, one) for one in value)
     return value
 
 
@@ -85,11 +87,11 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
         found.append(tensor)
         return tensor
 
-    mapped(note, value)
+    map_nested(note, value)
     return found
 
 
-def called(model: nn.Module, inputs: Any) -> Any:
+def call(model: nn.Module, inputs: Any) -> Any:
     """Calls a model with inputs."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
@@ -142,7 +144,7 @@ class Shares:
         return contextlib.nullcontext()
 
 
-def trained(
+def train(
     subject: Subject,
     model: nn.Module,
     wrapped: nn.Module,
@@ -171,7 +173,7 @@ def trained(
             whole = batch_of(subject, step, device)
             inputs, targets = shares.cut(whole)
             with shares.within((inputs, targets)):
-                total, count = loss_of(subject, called(wrapped, inputs), targets)
+                total, count = loss_of(subject, call(wrapped, inputs), targets)
                 loss = total / shares.total(count)
                 (loss * shares.averaged).backward()
             losses.append(_loss(step, shares.total(loss.detach())))
@@ -204,6 +206,6 @@ def reference(
         subject: the user's functions.
         finished: is called with model, optimizer and step at the end of each step.
     """
-    model = built(subject)
+    model = build(subject)
     optimizer = optimizer_of(subject, model)
-    return trained(subject, model, model, optimizer, Shares(), finished=lambda step: finished(model, optimizer, step))
+    return train(subject, model, model, optimizer, Shares(), finished=lambda step: finished(model, optimizer, step))

@@ -148,9 +148,12 @@ class Arms:
         of_node: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     ) -> ChildArm:
         blueprint = self._blueprint
-        root, directory = _moved(blueprint.rootdir, redirect), _moved(blueprint.directory, redirect)
+        root, directory = (
+            _move_to_worktree(blueprint.rootdir, redirect),
+            _move_to_worktree(blueprint.directory, redirect),
+        )
         files, unknown = _files(name, root, self._tests)
-        ini = None if blueprint.inipath is None else _moved(blueprint.inipath, redirect)
+        ini = None if blueprint.inipath is None else _move_to_worktree(blueprint.inipath, redirect)
         config = () if ini is None or not ini.is_file() else ("-c", str(ini))
         # Without pytest's cache there is no such key, and strict settings refuse it.
         cache = () if "no:cacheprovider" in blueprint.plugins else (f"cache_dir={folder / 'cache'}",)
@@ -188,9 +191,9 @@ class Arms:
         return arm
 
 
-def _moved(path: Path, redirect: Redirect | None) -> Path:
+def _move_to_worktree(path: Path, redirect: Redirect | None) -> Path:
     """The same place in the worktree; a path outside of the repository stays."""
-    return path if redirect is None or not redirect.covers(str(path)) else Path(redirect.mapped(str(path)))
+    return path if redirect is None or not redirect.covers(str(path)) else Path(redirect.map_path(str(path)))
 
 
 def _files(name: str, root: Path, tests: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -188,18 +188,18 @@ class ChildArm:
         assert self._process is not None
         channel = self._open()
         try:
-            answer = _received(channel, self._process, limit)
+            answer = _receive(channel, self._process, limit)
         except TimeoutError:
             self.kill()
             raise CannotRace(
                 f"{self.name} took more than {limit:g} s for {what}: a test hangs, or is slower than the race allows"
-                f"{self._printed()}"
+                f"{self._read_printed()}"
             ) from None
         except (EOFError, OSError):
-            code = self._ended()
+            code = self._await_end()
             raise CannotRace(
                 f"{self.name}: its pytest ended with exit code {code} while {what}: run its tests alone, in a "
-                f"checkout of that code{self._printed()}"
+                f"checkout of that code{self._read_printed()}"
             ) from None
         except BaseException:  # Ctrl-C: nobody will ask for the answer that is under way
             self.kill()
@@ -207,14 +207,14 @@ class ChildArm:
         assert isinstance(answer, kind)
         return answer
 
-    def _ended(self) -> int:
+    def _await_end(self) -> int:
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_CLOSE_TIMEOUT)
         self.kill()
         return self._process.wait()
 
-    def _printed(self) -> str:
+    def _read_printed(self) -> str:
         try:
             text = self._setting.log.read_text(errors="replace").strip()
         except OSError:
@@ -224,7 +224,7 @@ class ChildArm:
         return f"; it printed last:\n{text}" if text else "; it printed nothing"
 
 
-def _received(channel: Channel, process: subprocess.Popen[bytes], limit: float) -> object:
+def _receive(channel: Channel, process: subprocess.Popen[bytes], limit: float) -> object:
     # A process that the arm forked may hold its end of the channel: so its death is watched for as well.
     descriptor = os.pidfd_open(process.pid)
     try:

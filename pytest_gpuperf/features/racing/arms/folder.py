@@ -35,7 +35,7 @@ class RaceFolder:
         """
         try:
             path = Path(os.path.realpath(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")))
-            lock = _opened(path)
+            lock = _open(path)
         except OSError as error:
             raise CannotRace(
                 f"a race needs a temporary folder, and none can be made in {tempfile.gettempdir()}: got {error}: set "
@@ -65,7 +65,7 @@ def _is_left(path: Path) -> bool:
     try:
         if os.lstat(path).st_uid != os.geteuid():  # somebody else's, and root could open it
             return False
-        lock = _opened(path)
+        lock = _open(path)
     except OSError:  # a link, or somebody else's
         return False
     try:
@@ -84,7 +84,7 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def _opened(folder: Path) -> LockFile:
+def _open(folder: Path) -> LockFile:
     """Open the lock in a folder that one user owns.
 
     Anybody can plant a folder, a link or a pipe of this name in a shared temporary folder. So nothing here follows a

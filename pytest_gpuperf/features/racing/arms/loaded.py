@@ -10,7 +10,7 @@ from pathlib import Path
 _DELETED = " (deleted)"  # proc(5), /proc/pid/maps: the file has been removed or replaced since
 
 
-def loaded_code(context: object, folder: str) -> list[str]:
+def list_loaded_code(context: object, folder: str) -> list[str]:
     """Real paths of all files in the folder that this process has as modules, or mapped into memory as code.
 
     Args:
@@ -20,7 +20,7 @@ def loaded_code(context: object, folder: str) -> list[str]:
     inside = os.path.join(folder, "")
     folders: dict[str, str] = {}  # to resolve the same few hundred folders for thousands of files takes too long
     found = set()
-    for file in (*_modules(), *_mapped()):
+    for file in (*_modules(), *_list_mapped()):
         parent, name = os.path.split(file)
         if parent not in folders:
             folders[parent] = os.path.realpath(parent)
@@ -42,7 +42,7 @@ def _modules() -> Iterator[str]:
             yield file
 
 
-def _mapped() -> Iterator[str]:
+def _list_mapped() -> Iterator[str]:
     # Only what can be executed: a file of data that is mapped is no code.
     for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
         fields = line.split(maxsplit=5)

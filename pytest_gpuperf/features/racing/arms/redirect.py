@@ -67,7 +67,7 @@ class Redirect:
         """Whether a file or folder is one of the repository's own."""
         return bool(self._ours(path))
 
-    def mapped(self, path: str) -> str:
+    def map_path(self, path: str) -> str:
         """The place where the worktree has the file or folder; it need not exist."""
         places = [self.worktree + one[len(self.repository) :] for one in self._ours(path)]
         return next(filter(os.path.exists, places), places[0])
@@ -80,7 +80,7 @@ class Redirect:
         """An entry of a module path; one that the worktree lacks stays, and the finder replaces what it leads to."""
         if not os.path.isabs(path) or not self.covers(path):
             return path
-        mapped = self.mapped(path)
+        mapped = self.map_path(path)
         return mapped if os.path.exists(mapped) else path
 
     def strays(self, files: Iterable[str]) -> list[str]:
@@ -115,7 +115,7 @@ class Finder:
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
             if spec is not None:
-                return self._replaced(spec)
+                return self._redirect(spec)
         self._refuse_if_present(fullname, sys.path if path is None else path)
         return None
 
@@ -124,14 +124,14 @@ class Finder:
         counterparts = [self.redirect.present(folder) for folder in path if isinstance(folder, str)]
         spec = PathFinder.find_spec(fullname, [folder for folder in counterparts if folder is not None])
         if spec is not None and spec.origin is not None and spec.has_location:
-            raise self._missing(spec, spec.origin, self.redirect.mapped(spec.origin))
+            raise self._missing(spec, spec.origin, self.redirect.map_path(spec.origin))
 
-    def _replaced(self, spec: ModuleSpec) -> ModuleSpec:
+    def _redirect(self, spec: ModuleSpec) -> ModuleSpec:
         if spec.origin is None or not spec.has_location:
             return self._namespace(spec)
         if not self.redirect.covers(spec.origin):
             return spec
-        file = self.redirect.mapped(spec.origin)
+        file = self.redirect.map_path(spec.origin)
         if os.path.isfile(file):
             return _at(spec, file)
         # A module may have become a package since, or the reverse.
@@ -151,12 +151,12 @@ class Finder:
         for folder in folders:
             if not self.redirect.covers(folder):
                 here.append(folder)
-            elif os.path.isdir(other := self.redirect.mapped(folder)):
+            elif os.path.isdir(other := self.redirect.map_path(folder)):
                 if os.path.isfile(init := os.path.join(other, _INIT)):
                     return _at(spec, init)
                 here.append(other)
         if not any(map(os.path.isdir, here)):
-            raise self._missing(spec, folders[0], self.redirect.mapped(folders[0]))
+            raise self._missing(spec, folders[0], self.redirect.map_path(folders[0]))
         namespace = ModuleSpec(spec.name, None, is_package=True)
         namespace.submodule_search_locations = here
         return namespace
@@ -185,19 +185,19 @@ def install(redirect: Redirect) -> None:
     importlib.invalidate_caches()
 
 
-def installed() -> Redirect | None:
+def find_installed() -> Redirect | None:
     """Where imports of this process are redirected; None if they are not."""
-    return next((finder.redirect for finder in _installed()), None)
+    return next((finder.redirect for finder in _install()), None)
 
 
 def put_first() -> None:
     """Puts the finder before those that have come to stand before it, as pytest's own does; nothing without one."""
-    for finder in _installed():
+    for finder in _install():
         sys.meta_path.remove(finder)
         sys.meta_path.insert(0, finder)
 
 
-def _installed() -> Iterator[Any]:
+def _install() -> Iterator[Any]:
     return (finder for finder in list(sys.meta_path) if isinstance(finder, Finder))
 
 

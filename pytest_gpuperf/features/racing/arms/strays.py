@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_gpuperf.features.racing.arms.loaded import loaded_code
-from pytest_gpuperf.features.racing.arms.redirect import Redirect, installed
+from pytest_gpuperf.features.racing.arms.loaded import list_loaded_code
+from pytest_gpuperf.features.racing.arms.redirect import Redirect, find_installed
 
 
-def loaded_strays(context: object, folder: str, old: bool) -> list[str]:
+def list_loaded_strays(context: object, folder: str, old: bool) -> list[str]:
     """Files of the present code that this process has loaded; none in the arm of the present code, which looks alike.
 
     Args:
@@ -16,11 +16,11 @@ def loaded_strays(context: object, folder: str, old: bool) -> list[str]:
         folder: the repository of the run; a real path. On a node the clone may be elsewhere: then both count.
         old: whether the arm is that of the old code.
     """
-    files = loaded_code(context, folder)
-    redirect = installed()
+    files = list_loaded_code(context, folder)
+    redirect = find_installed()
     if redirect is None:
         return files if old else []
     if redirect.repository == folder:
         return redirect.strays(files)
     there = Redirect.of(Path(folder), Path(redirect.worktree))
-    return [*there.strays(files), *redirect.strays(loaded_code(context, redirect.repository))]
+    return [*there.strays(files), *redirect.strays(list_loaded_code(context, redirect.repository))]

@@ -42,16 +42,16 @@ class Worktree:
         folder = parent / repository.top.name
         parts: list[tuple[Path, Path]] = []
         try:
-            for part in _added(repository.top, sha, folder):
+            for part in _add_worktree(repository.top, sha, folder):
                 parts.append(part)
         except BaseException:  # Ctrl-C too: it may take long
-            _removed([*parts, (repository.top, folder)])
+            _remove([*parts, (repository.top, folder)])
             raise
         return cls(sha, folder, tuple(parts))
 
     def close(self) -> None:
         """Removes the files, and what git keeps about them."""
-        _removed(self.parts)
+        _remove(self.parts)
 
 
 def prune(repository: Repository) -> None:
@@ -59,7 +59,7 @@ def prune(repository: Repository) -> None:
     _forget(repository.top)
 
 
-def _added(checkout: Path, sha: str, folder: Path) -> Iterator[tuple[Path, Path]]:
+def _add_worktree(checkout: Path, sha: str, folder: Path) -> Iterator[tuple[Path, Path]]:
     try:
         git(checkout, "worktree", "add", "--detach", "--force", str(folder), sha, timeout=_CHECKOUT)
         # In the checkout, which git may trust while it does not trust the temporary folder.
@@ -83,7 +83,7 @@ def _submodule(present: Path, sha: str, folder: Path) -> Iterator[tuple[Path, Pa
             f"the submodule {present} has no commit {sha[:12]}, which the old code asks for: run "
             f"`git -C {present} fetch origin {sha}`"
         ) from error
-    yield from _added(present, sha, folder)
+    yield from _add_worktree(present, sha, folder)
 
 
 def _cannot(checkout: Path, sha: str, folder: Path, text: str) -> CannotRace:
@@ -98,7 +98,7 @@ def _cannot(checkout: Path, sha: str, folder: Path, text: str) -> CannotRace:
     return CannotRace(f"{what}: got {text!r}: try `git -C {checkout} worktree add --detach FOLDER {sha}`, and mend it")
 
 
-def _removed(parts: list[tuple[Path, Path]] | tuple[tuple[Path, Path], ...]) -> None:
+def _remove(parts: list[tuple[Path, Path]] | tuple[tuple[Path, Path], ...]) -> None:
     for checkout, folder in reversed(parts):
         try:
             git(checkout, "worktree", "remove", "--force", "--force", str(folder))
