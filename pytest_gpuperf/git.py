@@ -23,7 +23,7 @@ class NoGit(GitFailed):
 def git(folder: Path, *arguments: str, timeout: float = _SECONDS) -> str:
     """Return what a command of git prints, without the spaces around it. Changes neither the index nor any setting.
 
-    Bytes that are no UTF-8, as names of files may have, become lone surrogates; ``shown`` replaces these.
+    Bytes that are no UTF-8, as names of files may have, become lone surrogates; ``show`` replaces these.
 
     Args:
         folder: where it runs.

@@ -19,7 +19,7 @@ DOINGS: Mapping[str, tuple[str, ...]] = {
     "process groups": ("ranks/groups.py:open",),
     "estimates": ("timing/measure.py:_plan",),
     "warm-up": ("timing/measure.py:warm_up",),
-    "samples that count": ("timing/measure.py:until_precise", "timing/interleaving.py:interleaved"),
+    "samples that count": ("timing/measure.py:until_precise", "timing/interleaving.py:interleave"),
     "verification": (
         *("timing/measure.py:verify", "timing/verification.py:__call__"),
         *("timing/compare.py:_first_output", "timing/compare.py:_compare_outputs"),

@@ -82,7 +82,7 @@ def lock(path: Path, flags: int) -> FileIO:
 
     Raises:
         BlockingIOError: Another process has locked it.
-        OSError: As ``opened``, or a file system without locks.
+        OSError: As ``open_regular``, or a file system without locks.
     """
     while True:
         stream = FileIO(open_regular(path, flags), "r+b")

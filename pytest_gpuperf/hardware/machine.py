@@ -1,6 +1,6 @@
 """The hardware that one pytest run uses, found out without initialising CUDA.
 
-``installed_devices`` alone chooses the vendor's library, for the pytest process and for ranks.
+``find_devices`` alone chooses the vendor's library, for the pytest process and for ranks.
 """
 
 from __future__ import annotations

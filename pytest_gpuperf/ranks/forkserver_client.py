@@ -173,7 +173,7 @@ class ForkserverClient:
 
     @property
     def would_preload(self) -> tuple[str, ...]:
-        """Names of modules that are worth telling of, with ``used``."""
+        """Names of modules that are worth telling of, with ``note_used``."""
         return tuple(self._preload_if_used)
 
     def note_used(self, modules: Iterable[str]) -> None:

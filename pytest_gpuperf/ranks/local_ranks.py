@@ -304,7 +304,7 @@ class LocalNode:
 
     @property
     def would_preload(self) -> tuple[str, ...]:
-        """Names of modules that are worth telling of, with ``used``."""
+        """Names of modules that are worth telling of, with ``note_used``."""
         return self._client.would_preload
 
     def note_used(self, modules: Iterable[str]) -> None:

@@ -131,7 +131,7 @@ class Nodes(Protocol):
 
     @property
     def would_preload(self) -> tuple[str, ...]:
-        """Names of modules that are worth telling of, with ``used``."""
+        """Names of modules that are worth telling of, with ``note_used``."""
         ...
 
     def note_used(self, modules: Iterable[str]) -> None:

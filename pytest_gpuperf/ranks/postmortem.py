@@ -104,7 +104,7 @@ def post_mortem(
     """Finds what happened first: the program's own exception, a death, one that a cleanup holds back, or only waiting.
 
     Args:
-        endings: one for each rank, in rank order; ``happened`` says that they are a failure.
+        endings: one for each rank, in rank order; ``has_failed`` says that they are a failure.
         world: the run they belong to.
         issued: the collectives of each rank whose record could be had.
         groups: global ranks of process groups that are not over all ranks.

@@ -58,8 +58,8 @@ class Judge:
     """Holds the figures of one run against one file of baselines.
 
     Screening (``screen``) takes the figure of the run's first launch. One that is worse than it should be is a suspect.
-    More launches may clear it (``cleared``); whatever they leave races (``raced``), or, if it cannot, is decided by the
-    record alone (``not_raced``).
+    More launches may clear it (``clear``); whatever they leave races (``judge_race``), or, if it cannot, is decided by
+    the record alone (``not_raced``).
     """
 
     def __init__(

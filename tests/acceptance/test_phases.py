@@ -128,10 +128,10 @@ def wait_until_running(folder: Path) -> None:
 
 PRINTS_WHAT_IS_FOUND = """
 import pathlib, sys
-from pytest_gpuperf.features.acceptance.phases import found
+from pytest_gpuperf.features.acceptance.phases import find_results
 
 print("before")
-print([(one.test.partition("::")[2], one.outcome) for one in found(pathlib.Path(sys.argv[1])).ran])
+print([(one.test.partition("::")[2], one.outcome) for one in find_results(pathlib.Path(sys.argv[1])).ran])
 """
 
 

@@ -35,7 +35,7 @@ path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 for index in range(count):
     test = f"{name}-{index}"
     entry = TestBaseline("body", {"busbw": metric_baseline(1.0)})
-    update(path, KEY, lambda stored: (stored or baselines()).updated({test: entry}, {}, update_of(test)))
+    update(path, KEY, lambda stored: (stored or baselines()).replace_tests({test: entry}, {}, update_of(test)))
     print(index, flush=True)
 """
 

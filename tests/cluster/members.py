@@ -33,7 +33,7 @@ class MemberHere(Member):
             raise NodeLostError(self.lost)
         return reference.result(SOON)
 
-    def answered(self, reference: Any, timeout: float) -> bool:
+    def await_answer(self, reference: Any, timeout: float) -> bool:
         return bool(wait([reference], timeout).done)
 
 

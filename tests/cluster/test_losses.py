@@ -337,7 +337,7 @@ def test_a_node_whose_ranks_still_start_when_others_are_given_up_is_not_lost(wai
     slow: Any = member("gpu-a", [0])
 
     def result(reference: Any, *, since: float | None = None) -> Any:
-        if not slow.answered(reference, 0.1):
+        if not slow.await_answer(reference, 0.1):
             slow.lost = "node gpu-a did not answer"
             raise NodeLostError(slow.lost)
         return reference.result()

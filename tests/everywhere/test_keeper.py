@@ -136,7 +136,7 @@ from pathlib import Path
 from pytest_gpuperf.features.everywhere.custody import Custody
 
 async def run():
-    custody = await Custody.begun(Path({str(tmp_path)!r}))
+    custody = await Custody.begin(Path({str(tmp_path)!r}))
     output = custody.folder / "output"
     await custody.run("ray", [sys.executable, "-c", {DAEMON!r}], os.environ, output)
     print(output.read_text().strip(), custody.folder, flush=True)

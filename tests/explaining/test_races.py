@@ -100,10 +100,10 @@ class World:
     def affords(self, tests: Sequence[Held], launches: int) -> bool:
         return launches <= self.affordable
 
-    def expected(self, tests: Sequence[Held]) -> float:
+    def predict(self, tests: Sequence[Held]) -> float:
         return 10.0 * len(tests)
 
-    def launched(self, arm: Arm, tests: Sequence[str], limit: float) -> Mapping[str, Measured]:
+    def launch(self, arm: Arm, tests: Sequence[str], limit: float) -> Mapping[str, Measured]:
         self.affordable -= 1
         return arm.launch(tests, limit)
 

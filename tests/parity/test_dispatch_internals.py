@@ -14,7 +14,7 @@ class _Names(OperationsMode):
         super().__init__()
         self.names: list[str] = []
 
-    def operated(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    def operate(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         self.names.append(name)
         return function(*args, **kwargs)
 

@@ -199,10 +199,10 @@ def test_skips_are_known_before_a_test_runs(items: Items) -> None:
 
 
 SKIPS = """
-from pytest_gpuperf.run.pytest_internals import skipped_where_it_is_defined
+from pytest_gpuperf.run.pytest_internals import skip_where_it_is_defined
 
 def fails():
-    raise skipped_where_it_is_defined("undecided")
+    raise skip_where_it_is_defined("undecided")
 
 def test_it():
     fails()
@@ -224,15 +224,15 @@ def test_pytests_finder_is_told_from_pythons() -> None:
 
 PATCHES = """
 import json, pytest
-from pytest_gpuperf.run.pytest_internals import patched_attributes
+from pytest_gpuperf.run.pytest_internals import list_patched_attributes
 
 def test_it(monkeypatch, request):
-    assert list(patched_attributes(request.node)) == []
+    assert list(list_patched_attributes(request.node)) == []
     monkeypatch.setattr(json, "dumps", None)
     monkeypatch.delattr(json, "loads")
-    assert list(patched_attributes(request.node)) == [(json, "dumps"), (json, "loads")]
+    assert list(list_patched_attributes(request.node)) == [(json, "dumps"), (json, "loads")]
     monkeypatch.undo()
-    assert list(patched_attributes(request.node)) == []
+    assert list(list_patched_attributes(request.node)) == []
 """
 
 

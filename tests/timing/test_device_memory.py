@@ -91,7 +91,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What happened, in order."""
     happened: list[str] = []
     for module in (device_memory, trial_module, metering):
-        monkeypatch.setattr(module, "held", Held(happened))
+        monkeypatch.setattr(module, "held_bytes", Held(happened))
         monkeypatch.setattr(module, "release_memory", lambda device: happened.append("released"))
     return happened
 

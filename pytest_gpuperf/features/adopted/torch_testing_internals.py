@@ -67,7 +67,7 @@ class Processes:
 
         harness.MultiProcessTestCase.run_test = run_test
         cls._spawn_processes = _refuse
-        with as_child(f"process {context.rank}"), _subtests(cls, context) as subtests, subtests.collected():
+        with as_child(f"process {context.rank}"), _subtests(cls, context) as subtests, subtests.collect():
             try:
                 cls._run(
                     context.rank,
@@ -113,7 +113,7 @@ class Continuous:
         cls._worker_run_main_wait = _only_run
         cls.rank, cls.world_size = context.rank, context.world_size
         cls._init_pg(context.rank, context.world_size, call.details["file_name"])
-        with as_child(f"process {context.rank}"), _subtests(cls, context) as subtests, subtests.collected():
+        with as_child(f"process {context.rank}"), _subtests(cls, context) as subtests, subtests.collect():
             cls._run_test_given_id(call.details["id"])
 
     def skip_reason(self, code: int) -> str | None:

@@ -305,7 +305,7 @@ class Cluster:
 
     @property
     def would_preload(self) -> tuple[str, ...]:
-        """Names of modules that are worth telling of, with ``used``."""
+        """Names of modules that are worth telling of, with ``note_used``."""
         return tuple(self._preload[1])
 
     def note_used(self, modules: Iterable[str]) -> None:

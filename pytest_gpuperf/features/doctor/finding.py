@@ -60,6 +60,6 @@ def info(check: str, what: str, why: str = "", action: str = "") -> Finding:
     return Finding(check, Severity.INFO, what, why, action)
 
 
-def pass_with(check: str, what: str) -> Finding:
+def passed(check: str, what: str) -> Finding:
     """A finding that all is well."""
     return Finding(check, Severity.PASS, what)

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class OperationsMode(TorchDispatchMode):
-    """Sees each operation of torch that runs within it; ``operated`` runs it."""
+    """Sees each operation of torch that runs within it; ``operate`` runs it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.features.doctor.finding import Finding, pass_with, unknown, warning
+from pytest_gpuperf.features.doctor.finding import Finding, passed, unknown, warning
 from pytest_gpuperf.features.doctor.words import bytes_of, gpus, several
 
 _MUCH = 0.05  # of a GPU's memory: the driver alone takes less than 1 %
@@ -85,7 +85,7 @@ def _processes(facts: Facts) -> Iterator[Finding]:
         )
     if not busy and not full:
         if any(gpu.processes is not None for _, gpu in described):
-            yield pass_with("foreign processes", "no other process computes on the GPUs")
+            yield passed("foreign processes", "no other process computes on the GPUs")
         else:
             yield unknown(
                 "foreign processes",

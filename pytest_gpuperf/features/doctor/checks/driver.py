@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.features.doctor.finding import Finding, critical, info, pass_with, unknown, warning
+from pytest_gpuperf.features.doctor.finding import Finding, critical, info, passed, unknown, warning
 from pytest_gpuperf.features.doctor.words import gpus, several
 
 
@@ -18,7 +18,7 @@ def check(facts: Facts) -> Iterator[Finding]:
     if not seen.gpus:
         yield from _none(facts)
         return
-    yield pass_with("driver", f"driver {seen.driver or 'unknown'}, up to CUDA {seen.cuda or 'unknown'}")
+    yield passed("driver", f"driver {seen.driver or 'unknown'}, up to CUDA {seen.cuda or 'unknown'}")
     yield from _find_lost(facts)
     if on_bus is not None and on_bus > len(seen.gpus):
         missing = on_bus - len(seen.gpus)
@@ -33,7 +33,7 @@ def check(facts: Facts) -> Iterator[Finding]:
                 "look for Xid 79 in the kernel's log, restart the machine, and have the GPU replaced if it recurs",
             )
     elif on_bus is not None:
-        yield pass_with("gpu count", f"the driver shows all {on_bus} GPUs of the PCI bus")
+        yield passed("gpu count", f"the driver shows all {on_bus} GPUs of the PCI bus")
     names = {gpu.name for gpu in seen.gpus if gpu.name}
     if len(names) > 1:
         yield warning(
@@ -43,7 +43,7 @@ def check(facts: Facts) -> Iterator[Finding]:
             "use GPUs of one kind in a run, through CUDA_VISIBLE_DEVICES",
         )
     else:
-        yield pass_with("gpu kinds", f"all GPUs are {several(names) or 'of an unknown kind'}")
+        yield passed("gpu kinds", f"all GPUs are {several(names) or 'of an unknown kind'}")
     bioses = {gpu.vbios for gpu in seen.gpus if gpu.vbios}
     if len(bioses) > 1 and len(names) == 1:
         yield warning(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.features.doctor.finding import Finding, critical, info, pass_with, unknown, warning
+from pytest_gpuperf.features.doctor.finding import Finding, critical, info, passed, unknown, warning
 from pytest_gpuperf.features.doctor.words import gpus
 from pytest_gpuperf.hardware.inspection import GpuFacts
 
@@ -22,7 +22,7 @@ def check(facts: Facts) -> Iterator[Finding]:
     yield from bad
     known = any(gpu.rows is not None or gpu.pages_pending is not None for _, gpu in described)
     if not bad and known:
-        yield pass_with("memory errors", "no uncorrected memory error since the driver was loaded, no repair is due")
+        yield passed("memory errors", "no uncorrected memory error since the driver was loaded, no repair is due")
 
 
 def _where(described: list[tuple[int, GpuFacts]], holds: Callable[[GpuFacts], object]) -> list[int]:
@@ -50,7 +50,7 @@ def _ecc(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
         told = _where(described, lambda gpu: gpu.ecc is not None)
         if told:
             on = _where(described, lambda gpu: gpu.ecc)
-            yield pass_with("ecc", f"ECC is on on {len(on)} of {len(told)} GPUs that report it")
+            yield passed("ecc", f"ECC is on on {len(on)} of {len(told)} GPUs that report it")
         else:
             yield info("ecc", "no GPU reports ECC", "consumer GPUs have none")
 

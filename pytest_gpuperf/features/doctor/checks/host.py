@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.features.doctor.finding import Finding, critical, info, pass_with, unknown, warning
+from pytest_gpuperf.features.doctor.finding import Finding, critical, info, passed, unknown, warning
 from pytest_gpuperf.features.doctor.words import bytes_of, several
 
 _RESTART, _RESET, _REPLACE = (
@@ -102,7 +102,7 @@ def _xids(facts: Facts) -> Iterator[Finding]:
     if own:
         yield info("xid", f"{own} Xids of programs' own faults ({_OWN}) since the machine started")
     elif not counts:
-        yield pass_with("xid", "the kernel's log has no Xid")
+        yield passed("xid", "the kernel's log has no Xid")
 
 
 def _iommu(facts: Facts) -> Iterator[Finding]:
@@ -115,7 +115,7 @@ def _iommu(facts: Facts) -> Iterator[Finding]:
             "on bare metal boot with iommu=pt, or turn the IOMMU off in the BIOS; virtual machines need it on the host",
         )
     elif facts.system.iommu_translates is False:
-        yield pass_with("iommu", "the IOMMU does not translate (off, or passed through)")
+        yield passed("iommu", "the IOMMU does not translate (off, or passed through)")
     else:
         yield unknown(
             "iommu",
@@ -143,7 +143,7 @@ def _governor(facts: Facts) -> Iterator[Finding]:
             "cpupower frequency-set -g performance",
         )
     elif facts.system.governors:
-        yield pass_with("governor", "the CPU's frequency governor is performance")
+        yield passed("governor", "the CPU's frequency governor is performance")
 
 
 def _balancing(facts: Facts) -> Iterator[Finding]:
@@ -155,7 +155,7 @@ def _balancing(facts: Facts) -> Iterator[Finding]:
             "echo 0 > /proc/sys/kernel/numa_balancing",
         )
     elif facts.system.numa_balancing is False:
-        yield pass_with("numa balancing", "automatic NUMA balancing is off")
+        yield passed("numa balancing", "automatic NUMA balancing is off")
 
 
 def _memory(facts: Facts) -> Iterator[Finding]:
@@ -168,4 +168,4 @@ def _memory(facts: Facts) -> Iterator[Finding]:
             "checkpoints and offloading of a whole model's state do not fit",
         )
     elif total:
-        yield pass_with("host memory", f"the host has {bytes_of(total)}")
+        yield passed("host memory", f"the host has {bytes_of(total)}")

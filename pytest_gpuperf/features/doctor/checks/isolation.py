@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_gpuperf.features.doctor.facts import UNLIMITED, Facts
-from pytest_gpuperf.features.doctor.finding import Finding, critical, info, pass_with, unknown, warning
+from pytest_gpuperf.features.doctor.finding import Finding, critical, info, passed, unknown, warning
 from pytest_gpuperf.features.doctor.words import GIB, bytes_of, gpus
 
 # NCCL's own shared memory: each channel of each pair of ranks takes its protocols' buffers, 4 MiB + 0.3 MiB by default
@@ -59,7 +59,7 @@ def _shared_memory(facts: Facts) -> Iterator[Finding]:
             f"enlarge it: {larger}",
         )
     else:
-        yield pass_with("shared memory", f"/dev/shm has {bytes_of(size)}, {bytes_of(smaller)} free")
+        yield passed("shared memory", f"/dev/shm has {bytes_of(size)}, {bytes_of(smaller)} free")
 
 
 def _identity(facts: Facts) -> Iterator[Finding]:
@@ -74,7 +74,7 @@ def _identity(facts: Facts) -> Iterator[Finding]:
         return
     if not isolation.container:
         if system.hostname and system.boot_id:
-            yield pass_with("host identity", f"NCCL takes this machine for host {system.hostname!r}")
+            yield passed("host identity", f"NCCL takes this machine for host {system.hostname!r}")
         return
     namespace = {True: "the host's", False: "its own", None: "unknown"}[isolation.host_ipc]
     yield info(
@@ -105,7 +105,7 @@ def _limits(facts: Facts) -> Iterator[Finding]:
         soft, _ = limits["memlock"]
         ports = facts.network.ports
         if soft == UNLIMITED or "CAP_IPC_LOCK" in (facts.isolation.capabilities or ()):
-            yield pass_with("memlock", "pinned memory is not limited")
+            yield passed("memlock", "pinned memory is not limited")
         else:
             severity = critical if ports and soft < GIB else warning if ports else info
             yield severity(
@@ -124,7 +124,7 @@ def _limits(facts: Facts) -> Iterator[Finding]:
                 "ulimit -n 65536",
             )
         else:
-            yield pass_with("open files", f"a process may open {'any number of' if soft == UNLIMITED else soft} files")
+            yield passed("open files", f"a process may open {'any number of' if soft == UNLIMITED else soft} files")
     if limits.get("stack", (0, 0))[0] == UNLIMITED:
         yield info(
             "stack", "the stack is not limited", "NCCL's threads then take a stack of their library's default size"
@@ -164,7 +164,7 @@ def _cores(facts: Facts) -> Iterator[Finding]:
             f"give it at least {_CORES_A_GPU * count} cores: cpuset, resources.requests.cpu, --cpus",
         )
     else:
-        yield pass_with("cores", f"this process may use {words}" + (f" for {gpus(range(count))}" if count else ""))
+        yield passed("cores", f"this process may use {words}" + (f" for {gpus(range(count))}" if count else ""))
     offline = (system.cores_online or 0) - len({core for cores_ in system.nodes.values() for core in cores_})
     if system.nodes and offline > 0:
         yield info("cores", f"{offline} online cores are on no NUMA node that the kernel lists")

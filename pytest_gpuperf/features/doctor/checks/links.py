@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.features.doctor.finding import Finding, critical, info, pass_with, unknown, warning
+from pytest_gpuperf.features.doctor.finding import Finding, critical, info, passed, unknown, warning
 from pytest_gpuperf.features.doctor.words import gpus, several
 from pytest_gpuperf.hardware.device import SWITCH
 from pytest_gpuperf.hardware.topology import links_between
@@ -51,7 +51,7 @@ def _links(facts: Facts) -> Iterator[Finding]:
         ends = Counter(
             "a switch" if link.end == SWITCH else "GPUs" for gpu in seen for link in gpu.links if link.active
         )
-        yield pass_with("nvlink", f"{usual} NVLinks are active on each GPU, to {' and '.join(sorted(ends))}")
+        yield passed("nvlink", f"{usual} NVLinks are active on each GPU, to {' and '.join(sorted(ends))}")
     switched = [index for index, gpu in enumerate(seen) if gpu.switched]
     if switched and len(switched) == len(seen):
         inactive = [index for index, gpu in enumerate(seen) if gpu.active_links < len(gpu.links)]
@@ -93,7 +93,7 @@ def _errors(facts: Facts) -> Iterator[Finding]:
             "nvlink errors", "NVLink's error counts cannot be read", "a bad link may hide", "look at them on the host"
         )
     elif not recovering and not corrected:
-        yield pass_with("nvlink errors", "no NVLink error since the driver was loaded")
+        yield passed("nvlink errors", "no NVLink error since the driver was loaded")
 
 
 def _fabric(facts: Facts) -> Iterator[Finding]:
@@ -107,7 +107,7 @@ def _fabric(facts: Facts) -> Iterator[Finding]:
             "start the fabric manager of the driver's version: systemctl restart nvidia-fabricmanager",
         )
     elif any(state == "completed" for state in states.values()):
-        yield pass_with("fabric", "all GPUs are registered with the NVLink fabric")
+        yield passed("fabric", "all GPUs are registered with the NVLink fabric")
 
 
 def _p2p(facts: Facts) -> Iterator[Finding]:
@@ -124,7 +124,7 @@ def _p2p(facts: Facts) -> Iterator[Finding]:
         return
     closed = [pair for pair in known if any(status != "ok" for kind, status in pair.p2p.items() if kind != "atomics")]
     if not closed:
-        yield pass_with("p2p", f"all {len(known)} pairs of GPUs read and write one another's memory")
+        yield passed("p2p", f"all {len(known)} pairs of GPUs read and write one another's memory")
         return
     why = several(
         status for pair in closed for kind, status in pair.p2p.items() if status != "ok" and kind != "atomics"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.features.doctor.finding import Finding, critical, info, pass_with, unknown, warning
+from pytest_gpuperf.features.doctor.finding import Finding, critical, info, passed, unknown, warning
 from pytest_gpuperf.features.doctor.words import gpus, several
 from pytest_gpuperf.hardware.device import Reason
 from pytest_gpuperf.hardware.inspection import GpuFacts
@@ -47,7 +47,7 @@ def _mig(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
             "turn MIG off: nvidia-smi -mig 0, or leave the GPU out of CUDA_VISIBLE_DEVICES",
         )
     elif any(gpu.mig is not None for _, gpu in described):
-        yield pass_with("mig", "no GPU is split into MIG slices")
+        yield passed("mig", "no GPU is split into MIG slices")
 
 
 def _persistence(described: list[tuple[int, GpuFacts]], *, hidden: bool) -> Iterator[Finding]:
@@ -61,7 +61,7 @@ def _persistence(described: list[tuple[int, GpuFacts]], *, hidden: bool) -> Iter
             "start nvidia-persistenced" + (" on the host" if hidden else "") + ", or: nvidia-smi -pm 1",
         )
     elif any(gpu.persistence for _, gpu in described):
-        yield pass_with("persistence", "persistence mode is on")
+        yield passed("persistence", "persistence mode is on")
 
 
 def _power(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
@@ -90,7 +90,7 @@ def _power(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
             "set one limit on all: nvidia-smi -pl WATTS",
         )
     elif limits:
-        yield pass_with("power limit", f"power limit {several(f'{watts:.0f} W' for watts in limits.values())}")
+        yield passed("power limit", f"power limit {several(f'{watts:.0f} W' for watts in limits.values())}")
     else:
         yield unknown("power limit", "no GPU reports its power limit", "it bounds matrix products", "ask the host")
 
@@ -125,7 +125,7 @@ def _clocks(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
             "reset locked clocks: nvidia-smi -rmc -rgc",
         )
     elif not fixed:
-        yield pass_with("clocks", "no clock is set below its maximum")
+        yield passed("clocks", "no clock is set below its maximum")
 
 
 def _compute(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
@@ -159,7 +159,7 @@ def _throttling(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
             "look at cooling and power supply (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER)",
         )
     elif any(gpu.slowdowns is not None for _, gpu in described):
-        yield pass_with("throttling", "no GPU is slowed down by heat or by its power supply")
+        yield passed("throttling", "no GPU is slowed down by heat or by its power supply")
     else:
         yield unknown(
             "throttling",
@@ -189,4 +189,4 @@ def _heat(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
         )
     elif any(gpu.kelvin is not None for _, gpu in described):
         hottest = max(gpu.kelvin for _, gpu in described if gpu.kelvin is not None) - _KELVIN
-        yield pass_with("temperature", f"the hottest GPU has {hottest:.0f} °C")
+        yield passed("temperature", f"the hottest GPU has {hottest:.0f} °C")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_gpuperf.features.doctor.facts import Facts, RdmaPort
-from pytest_gpuperf.features.doctor.finding import Finding, info, pass_with, unknown, warning
+from pytest_gpuperf.features.doctor.finding import Finding, info, passed, unknown, warning
 from pytest_gpuperf.features.doctor.words import several
 
 _ONE_HOST = "it matters to runs on several hosts alone"
@@ -44,7 +44,7 @@ def _ports(ports: Sequence[RdmaPort]) -> Iterator[Finding]:
         )
     elif active:
         words = several(f"{port.gbit:g} Gbit/s" for port in active if port.gbit)
-        yield pass_with("rdma ports", f"all {len(active)} RDMA ports are active, {words or 'of unknown rate'}")
+        yield passed("rdma ports", f"all {len(active)} RDMA ports are active, {words or 'of unknown rate'}")
     rates = {port.gbit for port in active if port.gbit}
     if len(rates) > 1:
         slow = [port for port in active if port.gbit and port.gbit < max(rates)]
@@ -82,7 +82,7 @@ def _efa(facts: Facts, efa: Sequence[RdmaPort]) -> Iterator[Finding]:
             "install aws-ofi-nccl, or put its folder into LD_LIBRARY_PATH",
         )
     else:
-        yield pass_with("efa plugin", f"{len(efa)} EFA devices; plugins: {several(plugins)}")
+        yield passed("efa plugin", f"{len(efa)} EFA devices; plugins: {several(plugins)}")
 
 
 def _direct(facts: Facts, efa: Sequence[RdmaPort]) -> Iterator[Finding]:
@@ -97,7 +97,7 @@ def _direct(facts: Facts, efa: Sequence[RdmaPort]) -> Iterator[Finding]:
             "look for nvidia_peermem in lsmod, or for 'GDRDMA' in NCCL's log",
         )
     elif "nvidia_peermem" in modules or "nv_peer_mem" in modules:
-        yield pass_with("gpudirect rdma", "nvidia_peermem is loaded")
+        yield passed("gpudirect rdma", "nvidia_peermem is loaded")
     else:
         yield info(
             "gpudirect rdma",
@@ -118,7 +118,7 @@ def _interfaces(facts: Facts) -> Iterator[Finding]:
             "name the one that all hosts reach: NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME",
         )
     elif up:
-        yield pass_with("interfaces", f"{several(interface.name for interface in up)} up")
+        yield passed("interfaces", f"{several(interface.name for interface in up)} up")
     named = facts.settings.get("NCCL_SOCKET_IFNAME", "")
     if named and not named.startswith("^"):
         wanted = [one.lstrip("=") for one in named.split(",") if one]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.features.doctor.finding import Finding, info, pass_with, unknown, warning
+from pytest_gpuperf.features.doctor.finding import Finding, info, passed, unknown, warning
 from pytest_gpuperf.features.doctor.readers.text import spell
 from pytest_gpuperf.features.doctor.words import gpus, several
 from pytest_gpuperf.hardware.device import Reason
@@ -40,7 +40,7 @@ def _width(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
             "reseat the card or its riser, and look at lspci -vv (LnkSta); some slots are narrower by design",
         )
     elif any(gpu.pcie.lanes for _, gpu in described):
-        yield pass_with("pcie width", f"all PCIe links have {several(f'x{g.pcie.lanes}' for _, g in described)} lanes")
+        yield passed("pcie width", f"all PCIe links have {several(f'x{g.pcie.lanes}' for _, g in described)} lanes")
     else:
         yield unknown(
             "pcie width", "no GPU reports its PCIe link", "copies to the host may be slow", "look at lspci on the host"
@@ -89,7 +89,7 @@ def _generation(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
         )
     if not slots and not busy and any(gpu.pcie.generation_of_slot for _, gpu in described):
         most = several(gpu.pcie.generation_of_slot for _, gpu in described)
-        yield pass_with("pcie generation", f"all PCIe links allow generation {most}, the most that the GPUs support")
+        yield passed("pcie generation", f"all PCIe links allow generation {most}, the most that the GPUs support")
 
 
 def _replays(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
@@ -105,7 +105,7 @@ def _replays(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
     elif counts:
         yield info("pcie replays", f"{gpus(list(counts))}: {several(counts.values())} PCIe replays", "few are normal")
     elif any("PCIe replays" in gpu.errors for _, gpu in described):
-        yield pass_with("pcie replays", "no PCIe replay since the driver was loaded")
+        yield passed("pcie replays", "no PCIe replay since the driver was loaded")
 
 
 def _affinity(facts: Facts, described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
@@ -135,4 +135,4 @@ def _affinity(facts: Facts, described: list[tuple[int, GpuFacts]]) -> Iterator[F
             "all are on one socket, or a virtual machine hides where they are",
         )
     else:
-        yield pass_with("affinity", "this process may use cores near each GPU")
+        yield passed("affinity", "this process may use cores near each GPU")

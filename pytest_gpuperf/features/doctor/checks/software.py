@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.features.doctor.finding import Finding, critical, info, pass_with, warning
+from pytest_gpuperf.features.doctor.finding import Finding, critical, info, passed, warning
 from pytest_gpuperf.features.doctor.words import several
 
 # The oldest Linux driver of each major CUDA by its minor version compatibility: CUDA Compatibility, table 1.
@@ -42,7 +42,7 @@ def check(facts: Facts) -> Iterator[Finding]:
         yield info("torch", f"torch {torch}; the CUDA that it was built for is unknown")
     else:
         built = f"for CUDA {software.torch_cuda}" if software.torch_cuda else "without CUDA"
-        yield pass_with("torch", f"torch {torch}, built {built}")
+        yield passed("torch", f"torch {torch}, built {built}")
     if software.torch_cuda and gpus:
         yield from _fit(facts, software.torch_cuda)
     yield from _check_required(facts)
@@ -70,7 +70,7 @@ def _fit(facts: Facts, cuda: str) -> Iterator[Finding]:
         else:
             newer = facts.inspection.cuda and _number(facts.inspection.cuda) < built
             note = " (within CUDA's minor version compatibility)" if newer else ""
-            yield pass_with("driver version", f"driver {driver} runs CUDA {cuda}{note}")
+            yield passed("driver version", f"driver {driver} runs CUDA {cuda}{note}")
     capabilities = {tuple(gpu.compute_capability) for gpu in facts.inspection.gpus if gpu.compute_capability}
     for capability in sorted(capabilities):
         name = ".".join(map(str, capability))
@@ -107,7 +107,7 @@ def _check_required(facts: Facts) -> Iterator[Finding]:
             "pip install --force-reinstall the versions that torch requires, or record why",
         )
     elif any(name in software.packages for name in software.required):
-        yield pass_with("library versions", "NVIDIA's libraries are those that torch requires")
+        yield passed("library versions", "NVIDIA's libraries are those that torch requires")
 
 
 def _twice(facts: Facts) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_gpuperf.features.doctor import names
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.features.doctor.finding import Finding, critical, info, pass_with, unknown, warning
+from pytest_gpuperf.features.doctor.finding import Finding, critical, info, passed, unknown, warning
 from pytest_gpuperf.features.doctor.words import several
 
 _DIRECT = "direct access between GPUs"
@@ -50,7 +50,7 @@ def check(facts: Facts) -> Iterator[Finding]:
         before += 1
         yield finding
     if not before:
-        yield pass_with("variables", "no variable changes what NCCL or CUDA would do by themselves")
+        yield passed("variables", "no variable changes what NCCL or CUDA would do by themselves")
 
 
 def overrides(name: str, value: str) -> str:
