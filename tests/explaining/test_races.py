@@ -142,7 +142,7 @@ class MadeUp(Undoing):
     found_after: Mapping[int, Explained] = field(default_factory=dict)
     suffices_after: Mapping[int, bool] = field(default_factory=dict)
 
-    def found(self, undone: Sequence[float], as_it_is: Sequence[float], *, over: bool) -> Explained | None:
+    def judge_undone(self, undone: Sequence[float], as_it_is: Sequence[float], *, over: bool) -> Explained | None:
         return self.found_after.get(len(undone), Explained.OPEN if over else None)
 
     def suffices(self, undone: Sequence[float], fewer: Sequence[float], *, over: bool) -> bool | None:
