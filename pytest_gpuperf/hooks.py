@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.run.judging import Judged
     from pytest_gpuperf.run.nodes import RunNodes
     from pytest_gpuperf.run.session import Session
-    from pytest_gpuperf.verdicts.judge import Expects
+    from pytest_gpuperf.verdicts.expectations import Expects
     from pytest_gpuperf.verdicts.rule import Policy
 
 

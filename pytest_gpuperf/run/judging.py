@@ -9,7 +9,8 @@ from typing import Protocol
 from pytest_gpuperf.baselines.provenance import today
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.verdicts.judge import Expects, Judge
+from pytest_gpuperf.verdicts.expectations import Expects
+from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
 

@@ -42,7 +42,8 @@ from pytest_gpuperf.run.packing import Packing
 from pytest_gpuperf.run.selection import measures
 from pytest_gpuperf.run.summary_lines import SummaryLines
 from pytest_gpuperf.timing.sampling import Sampling
-from pytest_gpuperf.verdicts.judge import Expects, Judge
+from pytest_gpuperf.verdicts.expectations import Expects
+from pytest_gpuperf.verdicts.judge import Judge
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,24 +4,22 @@ import datetime
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from pytest_gpuperf.baselines.commits import commit_to_race
-from pytest_gpuperf.baselines.differences import differing, likeliest_first
-from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaseline, TestBaseline
+from pytest_gpuperf.baselines.differences import differing
+from pytest_gpuperf.baselines.schema import Baselines, MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.verdicts.history import FEWEST_KNOWN, History, distinct
+from pytest_gpuperf.verdicts.expectations import Expectations, Expects
+from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.moved import Moved
-from pytest_gpuperf.verdicts.opinion import Opinion, Saying
+from pytest_gpuperf.verdicts.opinion import Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision, Sequential
+from pytest_gpuperf.verdicts.records import Records
 from pytest_gpuperf.verdicts.rule import APART, HALF, MOST_CLEARING, MOST_CLEARING_ELSEWHERE, Policy, Rule
 from pytest_gpuperf.verdicts.shares import apply_request, change_of, comparable, log_of, logs_of, of_launches, share_of
-from pytest_gpuperf.verdicts.shift import shift_of
+from pytest_gpuperf.verdicts.shift import Shifts
 from pytest_gpuperf.verdicts.verdict import Verdict, invalidate
-
-CONFIRMING = 2
-"""Launches beyond the first one that a figure without a record must be below in, by their median."""
 
 COUNTED = ("", "allocator", "counter")
 """Clocks of figures that are counted, not timed."""
@@ -31,17 +29,6 @@ LAST_DIGIT = 1e-4
 
 SURELY = 2.0
 """How many times what healthy machines lose at most is gross, by references that were not made for a whole run."""
-
-MOST_BY_CHANCE = 12
-"""Tests that chance may make suspect at once. Of 268 figures with a chance of 1 in 1000 each, that is never seen."""
-
-
-class Expects(Protocol):
-    """Says what is expected of a figure that has no record."""
-
-    def __call__(self, test: str, metric_name: str, metric: Metric, body_hash: str) -> Opinion:
-        """Return what references or a model of the hardware expect."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +72,12 @@ class Judge:
             now: Returns versions and variables of the run.
         """
         self._policy = policy
-        self._expects = expects
-        self._strict = strict
         self._hardware_key = hardware_key
         self._gpus = gpus
         self._today = today
         self._now = now
-        self._bodies: dict[str, str] = {}
-        """Hashes of the tests of which something is expected."""
-        self._below: set[str] = set()
-        """Tests with figures below what is expected of them."""
-        self._losses: tuple[dict[tuple[str, str], float], ...] = ({}, {})
-        """By test and metric, of the first launch and of the second."""
+        self._expectations = Expectations(expects, now, strict=strict)
+        self._shifts = Shifts()
         self.load(None, ())
 
     def load(self, baselines: Baselines | None, tests: Iterable[str]) -> None:
@@ -106,29 +87,17 @@ class Judge:
             baselines: those of this hardware; None without any.
             tests: node ids of the perf tests that are going to run.
         """
-        self._launches: Mapping[str, LaunchInfo] = {} if baselines is None else baselines.launches
-        self._tests: Mapping[str, TestBaseline] = {} if baselines is None else baselines.tests
-        self._histories = {
-            (test, name): self._history(metric)
-            for test, entry in self._tests.items()
-            for name, metric in entry.metrics.items()
-        }
-        checks = max(1, sum(len(self._tests[test].metrics) for test in tests if test in self._tests))
-        histories = [
-            known
-            for test, entry in self._tests.items()
-            for known in distinct([self._histories[test, name] for name in entry.metrics])
-        ]
-        self._rule = Rule.of(self._policy, histories, checks)
+        self._records = Records(baselines, self._gpus)
+        self._rule = Rule.of(self._policy, self._records.distinct(), max(1, self._records.count(tests)))
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         """Returns the verdicts on the figures of one test's first launch."""
         screened = [self.screen(test, name, metric, body_hash) for name, metric in metrics.items()]
-        return [self.name_differences(self._with_variables(verdict)) for verdict in screened]
+        return [self.name_differences(self._expectations.add_variables(verdict)) for verdict in screened]
 
     def list_unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
         """Returns the metrics that a test did not check, and that have a baseline of the body that it has now."""
-        entry = self._tests.get(test)
+        entry = self._records.entry(test)
         if entry is None or entry.body_hash != body_hash:
             return []
         return [name for name in entry.metrics if name not in metrics]
@@ -150,35 +119,33 @@ class Judge:
         Whatever it comes to, it is MISSED if the figure's interval is below what the test asks for, and no pass if the
         interval holds that.
         """
-        entry = self._tests.get(test)
+        entry = self._records.entry(test)
         stored = None if entry is None else entry.metrics.get(metric_name)
         verdict = Verdict(test, metric_name, metric, Outcome.SAME, self._hardware_key, stored)
+        self._expectations.note_body(test, body_hash)
         if (invalid := invalidate(verdict)) is not None:
             # What an unfit machine lost is told all the same.
-            lost = None if stored is not None or self._expects is None else self._opinion(verdict, body_hash)
-            return replace(invalid, opinion=lost)
+            return replace(invalid, opinion=None if stored is not None else self._expectations.opinion(verdict))
         return apply_request(self._compare(verdict, entry, body_hash))
 
     def _compare(self, verdict: Verdict, entry: TestBaseline | None, body_hash: str) -> Verdict:
         stored, metric = verdict.baseline, verdict.metric
         if entry is None or stored is None:
-            return self._judge_without_record(verdict, body_hash)
+            return self._expectations.judge(verdict)
         if entry.body_hash != body_hash or not comparable(metric, stored.unit, stored.better, stored.clock):
             return replace(verdict, outcome=Outcome.MISSING, reason=Reason.STALE)
-        key = verdict.test, verdict.metric_name
-        history, y = self._histories[key], log_of(metric.value, stored.better)
+        history, y = self._records.history(verdict), log_of(metric.value, stored.better)
         known = entry.expected.get(verdict.metric_name)
         if known is None or not known.holds(self._today):
-            self._losses[0][key] = y - history.center
+            self._shifts.note(verdict.test, verdict.metric_name, y - history.center)
         seen = self._rule.find_smallest_slowdown(history)
         found = replace(
             verdict,
             change=change_of(y - history.center, stored.better),
             bound=seen if math.isfinite(seen) else None,
             expected=known,
-            elsewhere=self._elsewhere(stored),
+            elsewhere=self._records.is_elsewhere(stored),
         )
-        self._bodies[verdict.test] = body_hash
         if _is_exact(stored):
             return self._excuse(self._judge_count(found, y - history.center))
         if self._rule.suspects(history, y, shown=self._is_shown(found)):
@@ -198,7 +165,7 @@ class Judge:
 
         Launches of one machine may hide a loss of a tenth. On other GPUs, what depends on the host may be anything.
         """
-        history = self._history_of(verdict)
+        history = self._records.history(verdict)
         return self._rule.is_noisy(history) or (verdict.metric.scope == "host" and not history.known)
 
     def _judge_passing(self, found: Verdict, reason: Reason | None = None) -> Verdict:
@@ -206,7 +173,7 @@ class Judge:
 
         A race sees what the record hides: machines that differ.
         """
-        hidden = reason is not Reason.NOT_REPRODUCED and self._rule.hides(self._history_of(found))
+        hidden = reason is not Reason.NOT_REPRODUCED and self._rule.hides(self._records.history(found))
         if hidden or self._is_shown(found):
             return replace(found, outcome=Outcome.UNJUDGED, reason=Reason.NOISY)
         return replace(found, outcome=Outcome.SAME, reason=reason)
@@ -216,26 +183,24 @@ class Judge:
 
         The record's machines tell how far they differ. If it has only one, references do, if they know the figure.
         """
-        history, stored = self._history_of(verdict), verdict.baseline
+        history, stored = self._records.history(verdict), verdict.baseline
         assert stored is not None
         loss = log_of(verdict.metric.value, stored.better) - history.center
         if not history.known and self._rule.is_gross(history, history.center + loss):
             return True
-        if self._expects is None:
-            return False
-        said = self._opinion(verdict, self._bodies[verdict.test])
-        if said.saying is not Saying.BELOW:
+        said = self._expectations.opinion(verdict)
+        if said is None or said.saying is not Saying.BELOW:
             return False
         if said.usual is not None:
             end = said.low if stored.better == "higher" else said.high
             apart = SURELY * abs(math.log(said.usual / end)) if end else math.inf
             return not history.known and history.machines == 1 and loss > apart
-        recorded = replace(verdict, metric=replace(verdict.metric, value=stored.center))
-        return self._opinion(recorded, self._bodies[verdict.test]).saying is not Saying.BELOW
+        recorded = self._expectations.opinion(replace(verdict, metric=replace(verdict.metric, value=stored.center)))
+        return recorded is not None and recorded.saying is not Saying.BELOW
 
     def _is_halved(self, verdict: Verdict) -> bool:
         assert verdict.baseline is not None
-        loss = log_of(verdict.metric.value, verdict.baseline.better) - self._history_of(verdict).center
+        loss = log_of(verdict.metric.value, verdict.baseline.better) - self._records.history(verdict).center
         return loss > HALF
 
     def out_of_time(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict:
@@ -248,7 +213,7 @@ class Judge:
         if suspect.baseline is None:
             return suspect.leave_undecided(Reason.BUDGET)
         every = [suspect.metric, *present]
-        return self._left_open(self._of(suspect, every, self._history_of(suspect)), Reason.BUDGET)
+        return self._left_open(self._of(suspect, every, self._records.history(suspect)), Reason.BUDGET)
 
     def judge_stopped(self, suspect: Verdict, arms: Arms) -> Verdict:
         """The verdict on a suspect whose race no time was left for.
@@ -266,49 +231,6 @@ class Judge:
             return apply_request(self._excuse(found))
         return apply_request(verdict.leave_undecided(reason, why))
 
-    def _judge_without_record(self, verdict: Verdict, body_hash: str) -> Verdict:
-        """A figure without a record: references or a model have the only say, unless records are demanded."""
-        missing = replace(verdict, outcome=Outcome.MISSING, reason=Reason.NO_RECORD)
-        if self._expects is None:
-            return missing
-        found = replace(missing, opinion=self._opinion(verdict, body_hash))
-        return found if self._strict else self._judge_by_opinion(found)
-
-    def _opinion(self, verdict: Verdict, body_hash: str) -> Opinion:
-        assert self._expects is not None
-        self._bodies[verdict.test] = body_hash
-        return self._expects(verdict.test, verdict.metric_name, verdict.metric, body_hash)
-
-    def _judge_by_opinion(self, verdict: Verdict) -> Verdict:
-        """The verdict by what its opinion says; one that is below waits for more launches."""
-        assert verdict.opinion is not None
-        if verdict.opinion.saying is Saying.BELOW:
-            self._below.add(verdict.test)
-            return verdict.leave_undecided(Reason.SUSPECT)
-        reasons = {Saying.PLAUSIBLE: Reason.PLAUSIBLE, Saying.NONE: Reason.NOT_JUDGED}
-        return replace(verdict, reason=reasons.get(verdict.opinion.saying, Reason.ABOVE_MODEL))
-
-    def _confirm(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
-        """A suspect without a record, by the median of its launches; None if one more launch has to tell.
-
-        Many tests that are below at once are no chance, so their first launch decides.
-        """
-        if len(present) < CONFIRMING and len(self._below) <= MOST_BY_CHANCE:
-            return None
-        metric = of_launches([suspect.metric, *present]) if present else suspect.metric
-        verdict = replace(suspect, metric=metric, launches=len(present) + 1, outcome=Outcome.MISSING)
-        said = replace(verdict, opinion=self._opinion(verdict, self._bodies[suspect.test]))
-        assert said.opinion is not None
-        plausible = said.opinion.saying is Saying.PLAUSIBLE
-        variables = suspect.opinion.variables if suspect.opinion is not None else ()
-        return apply_request(
-            replace(
-                said,
-                reason=Reason.PLAUSIBLE if plausible else Reason.BELOW,
-                opinion=said.opinion if plausible else replace(said.opinion, variables=variables),
-            )
-        )
-
     def may_clear(self, suspect: Verdict, present: Sequence[Metric]) -> bool:
         """Whether one more launch of the present code may clear a suspect: if nothing is clear yet, and not too often.
 
@@ -317,8 +239,8 @@ class Judge:
             present: A figure of each launch after that.
         """
         if suspect.baseline is None:
-            return self._confirm(suspect, present) is None
-        most = MOST_CLEARING if self._history_of(suspect).known else MOST_CLEARING_ELSEWHERE
+            return self._expectations.confirm(suspect, present) is None
+        most = MOST_CLEARING if self._records.history(suspect).known else MOST_CLEARING_ELSEWHERE
         found = self._against_record(suspect, present)
         return len(present) < most and found.decision is Decision.OPEN and not self._clears(suspect, present)
 
@@ -332,8 +254,8 @@ class Judge:
             present: A figure of each launch after that.
         """
         if suspect.baseline is None:
-            return self._confirm(suspect, present)
-        history = self._history_of(suspect)
+            return self._expectations.confirm(suspect, present)
+        history = self._records.history(suspect)
         if not self._clears(suspect, present):
             return None
         every = [suspect.metric, *present]
@@ -342,7 +264,7 @@ class Judge:
     def commit_to_race(self, suspect: Verdict) -> str | None:
         """The commit that arm A of a race is made of: the clean one of most launches; None if there is none."""
         assert suspect.baseline is not None
-        return commit_to_race(self._infos(suspect.baseline))
+        return commit_to_race(self._records.infos(suspect.baseline))
 
     def judge_race(self, suspect: Verdict, arms: Arms, *, over: bool) -> Verdict | None:
         """What a race makes of a suspect; None if it is still open.
@@ -355,7 +277,7 @@ class Judge:
             arms: What was measured, whole blocks.
             over: Whether there are no more blocks: then what is open is UNDECIDED.
         """
-        stored, history = suspect.baseline, self._history_of(suspect)
+        stored, history = suspect.baseline, self._records.history(suspect)
         assert stored is not None
         old = logs_of(arms.old)
         present = logs_of(arms.present)
@@ -387,7 +309,7 @@ class Judge:
             launches: A figure of each launch after that.
             commit: Of the record, which the checkout holds.
         """
-        stored, history = suspect.baseline, self._history_of(suspect)
+        stored, history = suspect.baseline, self._records.history(suspect)
         assert stored is not None
         environment = self._rule.environment(history, logs_of(launches))
         found = replace(
@@ -401,8 +323,8 @@ class Judge:
         """The verdict on a figure whose code is no slower than that of its record."""
         if environment.decision is Decision.ACCUSED:
             assert found.baseline is not None
-            differs = differing([info.environment for info in self._infos(found.baseline)], self._now())
-            reason = None if self._history_of(found).known or self._is_halved(found) else Reason.ELSEWHERE
+            differs = differing([info.environment for info in self._records.infos(found.baseline)], self._now())
+            reason = None if self._records.history(found).known or self._is_halved(found) else Reason.ELSEWHERE
             lost = replace(found, outcome=Outcome.ENVIRONMENT, reason=reason, differs=differs)
             return apply_request(self._excuse(lost))
         return apply_request(self._judge_passing(found, Reason.NOT_REPRODUCED))
@@ -418,7 +340,7 @@ class Judge:
             why: What keeps it from racing, with the cure.
             over: Whether there are no more launches.
         """
-        history = self._history_of(suspect)
+        history = self._records.history(suspect)
         if not history.known:
             return self._left_open(self._of(suspect, [suspect.metric, *present], history), Reason.CANNOT_RACE, why)
         decision = self._against_record(suspect, present).decision
@@ -436,18 +358,8 @@ class Judge:
         alike = verdict.outcome in (Outcome.SAME, Outcome.MISSING, Outcome.INVALID)
         if verdict.baseline is None or alike or verdict.differs:
             return verdict
-        environments = [info.environment for info in self._infos(verdict.baseline)]
+        environments = [info.environment for info in self._records.infos(verdict.baseline)]
         return replace(verdict, differs=differing(environments, self._now()))
-
-    def _with_variables(self, verdict: Verdict) -> Verdict:
-        """Adds the variables that are set to a figure that is below: it has no record from which they could differ."""
-        said = verdict.opinion
-        if said is None or said.saying is not Saying.BELOW:
-            return verdict
-        # NVIDIA's container images set the version, and NCCL does not read it.
-        is_set = {name: ("", value) for name, value in self._now().items() if name.isupper() and name != "NCCL_VERSION"}
-        variables = tuple(f"{name}={value}" for name, (_, value) in likeliest_first(is_set))
-        return replace(verdict, opinion=replace(said, variables=variables))
 
     def find_move(self, verdict: Verdict) -> Moved | None:
         """Returns the record that a figure moved from; None if it did not move, or has no record.
@@ -458,7 +370,7 @@ class Judge:
         moved = verdict.outcome in (Outcome.REGRESSED, Outcome.ENVIRONMENT, Outcome.IMPROVED, Outcome.UNDECIDED)
         if not moved or verdict.baseline is None or not verdict.change or verdict.reason is Reason.ASKED:
             return None
-        return Moved(self._rule, self._history_of(verdict), gained=verdict.change > 0)
+        return Moved(self._rule, self._records.history(verdict), gained=verdict.change > 0)
 
     def choosing(self, verdict: Verdict, now: Mapping[str, str]) -> Verdict:
         """The same with what NCCL chooses otherwise than in most launches of its record that tell.
@@ -468,47 +380,34 @@ class Judge:
             now: NCCL's choices in this run.
         """
         assert verdict.baseline is not None
-        return replace(verdict, chosen=differing([info.nccl for info in self._infos(verdict.baseline)], now))
+        return replace(verdict, chosen=differing([info.nccl for info in self._records.infos(verdict.baseline)], now))
 
     def second(self, test: str, metrics: Mapping[str, Metric]) -> None:
         """Takes the figures of a test in a second launch, which is asked for if the first one shifted."""
         for name, metric in metrics.items():
-            if (test, name) in self._losses[0]:
-                history = self._histories[test, name]
-                self._losses[1][test, name] = log_of(metric.value, metric.better) - history.center
+            if (history := self._records.history_of(test, name)) is not None:
+                self._shifts.note_second(test, name, log_of(metric.value, metric.better) - history.center)
 
     @property
     def knows(self) -> bool:
         """Whether the record of a figure knows these GPUs."""
-        return any(history.known for history in self._histories.values())
+        return self._records.known
 
     @property
     def moved(self) -> list[str]:
         """The tests whose figures a second launch has to confirm, if the figures of the first one moved all alike."""
-        return list(dict.fromkeys(test for test, _ in self._losses[0])) if self._shift_in(0) is not None else []
+        return self._shifts.suspects
 
     @property
     def shift(self) -> float | None:
-        """By how much figures moved all alike in both launches, as a fraction, worse above 0; None if they did not.
-
-        The smaller one of the two moves.
-        """
-        first, second = self._shift_in(0), self._shift_in(1)
-        if first is None or second is None or (first > 0) != (second > 0):
-            return None
-        return math.expm1(min(first, second, key=abs))
-
-    def _shift_in(self, launch: int) -> float | None:
-        tests: dict[str, list[float]] = {}
-        for (test, _), loss in self._losses[launch].items():
-            tests.setdefault(test, []).append(loss)
-        return shift_of(tests)
+        """By how much figures moved all alike in both launches, as a fraction, worse above 0; None if they did not."""
+        return self._shifts.shift
 
     def _clears(self, suspect: Verdict, present: Sequence[Metric]) -> bool:
-        return bool(present) and self._rule.clears(self._history_of(suspect), logs_of([suspect.metric, *present]))
+        return bool(present) and self._rule.clears(self._records.history(suspect), logs_of([suspect.metric, *present]))
 
     def _against_record(self, suspect: Verdict, present: Sequence[Metric]) -> Sequential:
-        return self._rule.against_record(self._history_of(suspect), logs_of([suspect.metric, *present]))
+        return self._rule.against_record(self._records.history(suspect), logs_of([suspect.metric, *present]))
 
     def _of(self, suspect: Verdict, present: Sequence[Metric], history: History) -> Verdict:
         """The suspect with the figure of several launches."""
@@ -525,26 +424,6 @@ class Judge:
             and known.covers(verdict.metric.value, verdict.metric.better, verdict.bound or 0.0)
         )
         return replace(verdict, outcome=Outcome.EXPECTED, reason=None) if covered else verdict
-
-    def _history(self, stored: MetricBaseline) -> History:
-        machines: dict[str, list[float]] = {}
-        for figure in stored.launches:
-            log = log_of(figure.median, stored.better)
-            machines.setdefault(self._launches[figure.launch].gpus, []).append(log)
-        return History.of(machines, self._gpus)
-
-    def _history_of(self, verdict: Verdict) -> History:
-        return self._histories[verdict.test, verdict.metric_name]
-
-    def _infos(self, stored: MetricBaseline) -> list[LaunchInfo]:
-        """The launches that count: those on these GPUs if the record has enough of them, else all."""
-        infos = [self._launches[figure.launch] for figure in stored.launches]
-        own = [info for info in infos if self._gpus and info.gpus == self._gpus]
-        return own if len(own) >= FEWEST_KNOWN else infos
-
-    def _elsewhere(self, stored: MetricBaseline) -> bool:
-        known = {self._launches[figure.launch].gpus for figure in stored.launches}
-        return bool(self._gpus) and not known & {self._gpus, ""}
 
 
 def _is_exact(stored: MetricBaseline) -> bool:

@@ -31,3 +31,42 @@ def shift_of(tests: Mapping[str, Sequence[float]]) -> float | None:
     way = 1.0 if lost else -1.0
     moved = sum(any(way * loss > SHIFT for loss in of_test) for of_test in tests.values())
     return statistics.median(losses) if 2 * moved > len(tests) else None
+
+
+class Shifts:
+    """The losses of a run's first launch and of a second one, which tell together whether all figures moved alike."""
+
+    def __init__(self) -> None:
+        self._losses: tuple[dict[tuple[str, str], float], ...] = ({}, {})
+        """By test and metric, of each launch."""
+
+    def note(self, test: str, name: str, loss: float) -> None:
+        """Takes the loss of a figure in the first launch: a logarithm, above 0 is worse."""
+        self._losses[0][test, name] = loss
+
+    def note_second(self, test: str, name: str, loss: float) -> None:
+        """Takes the loss of a figure in the second launch, if the first one had it."""
+        if (test, name) in self._losses[0]:
+            self._losses[1][test, name] = loss
+
+    @property
+    def suspects(self) -> list[str]:
+        """The tests whose figures a second launch has to confirm, if the figures of the first one moved all alike."""
+        return list(dict.fromkeys(test for test, _ in self._losses[0])) if self._shift_in(0) is not None else []
+
+    @property
+    def shift(self) -> float | None:
+        """By how much figures moved all alike in both launches, as a fraction, worse above 0; None if they did not.
+
+        The smaller one of the two moves.
+        """
+        first, second = self._shift_in(0), self._shift_in(1)
+        if first is None or second is None or (first > 0) != (second > 0):
+            return None
+        return math.expm1(min(first, second, key=abs))
+
+    def _shift_in(self, launch: int) -> float | None:
+        tests: dict[str, list[float]] = {}
+        for (test, _), loss in self._losses[launch].items():
+            tests.setdefault(test, []).append(loss)
+        return shift_of(tests)

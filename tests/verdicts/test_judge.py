@@ -12,7 +12,8 @@ from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.verdicts.judge import Arms, Expects, Judge
+from pytest_gpuperf.verdicts.expectations import Expects
+from pytest_gpuperf.verdicts.judge import Arms, Judge
 from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import MOST_CLEARING, Policy

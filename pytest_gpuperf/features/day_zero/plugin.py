@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_gpuperf.hardware.machine import Machine
-    from pytest_gpuperf.verdicts.judge import Expects
+    from pytest_gpuperf.verdicts.expectations import Expects
     from pytest_gpuperf.verdicts.rule import Policy
 
 
