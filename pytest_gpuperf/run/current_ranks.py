@@ -6,10 +6,9 @@ import math
 import threading
 import time
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import pytest
@@ -28,62 +27,18 @@ from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.results import read_results
 from pytest_gpuperf.ranks.spec import Opening, PoolSpec
 from pytest_gpuperf.run.current_launch import CurrentLaunch
+from pytest_gpuperf.run.current_test import CurrentTest
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
 from pytest_gpuperf.run.interruptions import Interruptions
 from pytest_gpuperf.run.nodes import Placement, RunNodes, Wanted
 from pytest_gpuperf.run.packing import Packing, name_of
 from pytest_gpuperf.run.patches import Patches, patch_warning
 
-_AFTER_A_HANG = 10  # times the longest run that returned: what a run gets once another of its test has hung
-_LEAST_AFTER_A_HANG = 5.0  # seconds
-_KEPT_FAILURES = 16  # of one test: hypothesis meets hundreds while it shrinks, and raises some of the last
-
 
 class LeakWarning(UserWarning):
     """A test left something behind in its ranks; they were replaced, so that no other test meets it."""
 
     __module__ = "pytest_gpuperf"  # where users import it from, and filter it by
-
-
-@dataclass(slots=True)
-class CurrentTest:
-    """The test that runs now, as far as its ranks are concerned."""
-
-    item: pytest.Item
-    identity: str
-    """Node id, the same in each launch."""
-    marker: RanksMarker
-    timeout: float
-    """Seconds for a run."""
-    group: str
-    """Name of its process groups: a test's own, or one for all perf tests of a launch."""
-    seed: int
-    launch: int | None
-    """Number of a perf test's launch; None for other tests."""
-    world_size: int | None
-    """How many ranks it has; None if it uses none."""
-    opening: Opening = Opening.GROUP
-    environ: Mapping[str, str] | None = None
-    """What its ranks inherit; None for this process's environment as it is."""
-    prepared: bool = False
-    """Whether its lease was taken and its ranks were brought up."""
-    gpus: tuple[str, ...] = ()
-    """UUIDs of the GPUs that it has leased; empty for gloo."""
-    probes: bool = False
-    """Whether it only asks NCCL, on ranks like those of a launch."""
-    first_timeout: float | None = None
-    """Seconds that its first run that hung had; None if none has."""
-    patched: set[str] = field(default_factory=set)
-    """Names of what it had patched in this process when it ran programs, and was warned of."""
-    longest: float = 0.0
-    """Seconds of its longest run that returned."""
-    failures: deque[PostMortem] = field(default_factory=lambda: deque(maxlen=_KEPT_FAILURES))
-    """Of its last runs that failed."""
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether its ranks are those of a launch, or like them."""
-        return self.launch is not None or self.probes
 
 
 class Around(Protocol):
@@ -459,16 +414,7 @@ class CurrentRanks:
         except RanksSkipped as skipped:
             pytest.skip(str(skipped))
         except RankTimeout as error:
-            # Others of its runs will hang too, when hypothesis looks for a smaller one: they need not take as long.
-            if current.first_timeout is None:
-                current.first_timeout = current.timeout
-            elif current.timeout < current.first_timeout:
-                error.add_note(
-                    f"the first run of this test that hung had {current.first_timeout:g} s, and runs after it have "
-                    f"{current.timeout:g} s"
-                )
-            after = max(_LEAST_AFTER_A_HANG, _AFTER_A_HANG * current.longest)
-            current.timeout = min(current.timeout, after)
+            current.note_hang(error)
             raise
         finally:
             self._collect_output()
@@ -477,7 +423,7 @@ class CurrentRanks:
             if pool.spec.opening is not Opening.GROUP:
                 self._renewals += 1  # the next run begins as this one did, without groups and without their keys
                 current.group = f"{current.group}, run {self._renewals}"
-        current.longest = max(current.longest, time.monotonic() - start)
+        current.note_returned(time.monotonic() - start)
         results = read_results(payloads, pool.spec, name)
         return results if around is None else around.leave(results)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import pytest
@@ -92,20 +94,8 @@ class Session:
             nodes: where the ranks are.
         """
         console, root, machine = Console(config), config.rootpath, nodes.machine
-        given = config.getoption("gpuperf_baselines") or ""
         judged: Judged | None = config.hook.pytest_gpuperf_judges(config=config, options=options, machine=machine)
-        build: str | None = config.hook.pytest_gpuperf_bisects(config=config, nodes=nodes)
-        commands = Commands(
-            root,
-            config.invocation_params.dir,
-            len(machine.gpus),
-            options.smoke,
-            given,
-            nodes.option,
-            bisects=build is not None,
-            build=build or "",
-            delays=options.delay_seed,
-        )
+        commands = _commands(config, options, nodes)
         host: RankHost = Pools(
             nodes,
             grace=options.grace,
@@ -116,35 +106,12 @@ class Session:
         leasing = nodes.lessor(options, console.print_line, host.retire_all)
         packing = Packing(root, nodes.lacks)
         storage = storage_at(options.baselines)
-        where = storage.where(machine.key)
-        measured = not options.smoke and (bool(machine.gpus) or (judged is not None and judged.on_cpus))
-        launch = CurrentLaunch(
-            machine,
-            nodes.site,
-            root,
-            lambda began: config.hook.pytest_gpuperf_launch_begins(config=config, launch=began),
-            measured=measured,
-            hash_seed=nodes.hash_seed,
-        )
-        judging = None if judged is None else judged.by
-        if judged is None and launch.measured:
-            expects: Expects | None = config.hook.pytest_gpuperf_expects(machine=machine, policy=options.policy)
-            judging = judge_of(
-                machine, options.policy, lambda: launch.software, expects, strict=options.strict_baselines
-            )
+        launch = _launch(config, options, nodes, on_cpus=judged is not None and judged.on_cpus)
+        judging = _judging(config, options, launch, machine) if judged is None else judged.by
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         reports = not is_worker(config) and (judged is None or judged.reports)
-        ranks = CurrentRanks(nodes, options, host, leasing, packing, launch)
-        results = None
         gathers = options.results is not None or any(config.hook.pytest_gpuperf_needs_results(config=config))
-        if reports and gathers:
-            results = ResultsFile(
-                options.results,
-                machine.key,
-                machine.match,
-                lambda: _topology(machine),
-                smoke=options.smoke,
-            )
+        ranks = CurrentRanks(nodes, options, host, leasing, packing, launch)
         return cls(
             options=options,
             nodes=nodes,
@@ -170,17 +137,15 @@ class Session:
                 options,
                 commands,
                 seen,
-                where,
+                storage.where(machine.key),
                 judging,
                 nodes.report,
                 lambda: [line for lines in config.hook.pytest_gpuperf_closing_lines(config=config) for line in lines],
             ),
             seen=seen,
             findings=Findings(),
-            results=results,
-            journal=None
-            if options.results is None or not reports
-            else RunJournal(options.results, Head(machine.key, machine.match, len(machine.gpus), str(root))),
+            results=_results(options, machine) if reports and gathers else None,
+            journal=_journal(options.results, config, machine) if reports and options.results is not None else None,
             choosing=Choosing(ranks, console.print_line),
             launches=1 if judged is None else judged.launches,
             reads_baselines=isinstance(judging, Judge) if judged is None else judged.reads,
@@ -286,6 +251,49 @@ def if_used(config: pytest.Config, gpus: int) -> dict[str, str]:
     for of_feature in config.hook.pytest_gpuperf_preload(config=config, gpus=gpus):
         merged.update(of_feature)
     return merged
+
+
+def _commands(config: pytest.Config, options: Options, nodes: RunNodes) -> Commands:
+    build: str | None = config.hook.pytest_gpuperf_bisects(config=config, nodes=nodes)
+    return Commands(
+        config.rootpath,
+        config.invocation_params.dir,
+        len(nodes.machine.gpus),
+        options.smoke,
+        config.getoption("gpuperf_baselines") or "",
+        nodes.option,
+        bisects=build is not None,
+        build=build or "",
+        delays=options.delay_seed,
+    )
+
+
+def _launch(config: pytest.Config, options: Options, nodes: RunNodes, *, on_cpus: bool) -> CurrentLaunch:
+    return CurrentLaunch(
+        nodes.machine,
+        nodes.site,
+        config.rootpath,
+        lambda began: config.hook.pytest_gpuperf_launch_begins(config=config, launch=began),
+        measured=not options.smoke and (bool(nodes.machine.gpus) or on_cpus),
+        hash_seed=nodes.hash_seed,
+    )
+
+
+def _judging(config: pytest.Config, options: Options, launch: CurrentLaunch, machine: Machine) -> Judging | None:
+    """What judges the figures by baselines; None if nothing is measured."""
+    if not launch.measured:
+        return None
+    expects: Expects | None = config.hook.pytest_gpuperf_expects(machine=machine, policy=options.policy)
+    return judge_of(machine, options.policy, lambda: launch.software, expects, strict=options.strict_baselines)
+
+
+def _results(options: Options, machine: Machine) -> ResultsFile:
+    topology = functools.partial(_topology, machine)
+    return ResultsFile(options.results, machine.key, machine.match, topology, smoke=options.smoke)
+
+
+def _journal(path: Path, config: pytest.Config, machine: Machine) -> RunJournal:
+    return RunJournal(path, Head(machine.key, machine.match, len(machine.gpus), str(config.rootpath)))
 
 
 def _topology(machine: Machine) -> Topology | None:

@@ -21,7 +21,7 @@ from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.run import session as session_module
-from pytest_gpuperf.run.current_ranks import CurrentTest
+from pytest_gpuperf.run.current_test import CurrentTest
 from pytest_gpuperf.run.session import Session, this_machine
 from tests.fake_gpus import machine_of
 from tests.leases.waiting import until, waiters
