@@ -20,7 +20,7 @@ from sphinx.util.docutils import SphinxDirective
 from pytest_gpuperf import __main__ as command_line
 from pytest_gpuperf.features import modules
 from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import SHARED, NamedOptions, add_options, prefixed
+from pytest_gpuperf.options import SHARED, NamedOptions, add_options, prefix
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -33,7 +33,7 @@ class _Parser:
         self.options: list[tuple[str, str]] = []
         self._groups = [SimpleNamespace(options=[])]  # a feature looks which names are taken
         self._anonymous = self._groups[0]
-        self._prefixed = {prefixed(name) for name in (*SHARED, *of_features)}
+        self._prefixed = {prefix(name) for name in (*SHARED, *of_features)}
         self.keys: list[tuple[str, str]] = []
 
     def getgroup(self, *_: str) -> _Parser:
