@@ -42,7 +42,7 @@ class Run:
     outcomes: Mapping[str, str]
     """By test."""
     seconds: float
-    """Of the whole process, its imports included."""
+    """Time of the whole process, its imports included."""
     seconds_of_tests: Mapping[str, float]
 
 

@@ -40,7 +40,7 @@ class Tally:
     right: int
     """In which exactly the slow hosts were accused, each in its figure."""
     accused: int
-    """Of as many fleets without a slow host: in which any was accused."""
+    """Fleets in which a host was accused, of as many fleets without a slow host."""
 
     def kept(self, *, finds: bool) -> bool:
         """Whether what is promised holds; of fleets in which the slow hosts can be found, that they are."""

@@ -125,7 +125,7 @@ class Tally:
     accused: Counter[str] = field(default_factory=Counter)
     """Slowdowns of 5 % that accuse anything, by where they were."""
     right: Counter[str] = field(default_factory=Counter)
-    """Of them those that accuse exactly that."""
+    """The slowdowns among these that accuse exactly what was slowed down."""
     machine: int = 0
     """Slowdowns of the environment by 5 % that accuse it."""
 

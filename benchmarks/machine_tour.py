@@ -66,7 +66,7 @@ class Ran:
     part: str
     command: str
     status: int
-    """Of the command; minus the signal's number if one killed it."""
+    """The command's exit status; minus the signal's number if one killed it."""
     seconds: float
     cut_short: bool
     """Whether its limit was over."""

@@ -33,7 +33,7 @@ NOISES = (0.005, 0.01)
 """Spreads of one measurement."""
 RIGHT_AT_LEAST, ACCUSED_AT_MOST = 0.99, 0.01
 HOSTS, GPUS, HEALTHY = 8, 8, 10
-"""Of a cluster that is accepted; and how many runs without a slow part go with one that has a slow host."""
+"""The size of a cluster that is accepted, and how many runs without a slow part come with one that has a slow host."""
 ACCEPTED_RIGHT_AT_LEAST, ACCEPTED_ACCUSED_AT_MOST = 0.9, 0.003
 
 
@@ -47,7 +47,7 @@ class Tally:
     links_found: int
     """In which exactly the slow link was named."""
     accused: int
-    """Of as many without a slow part: in which any was named."""
+    """Runs in which a part was named, of as many runs without a slow part."""
 
     @property
     def kept(self) -> bool:
@@ -64,7 +64,7 @@ class Acceptances:
     right: int
     """In which exactly the slow host was named."""
     accused: int
-    """Of ``HEALTHY`` times as many without a slow part: in which any was named."""
+    """Runs in which a part was named, of ``HEALTHY`` times as many runs without a slow part."""
 
     @property
     def kept(self) -> bool:

@@ -224,11 +224,11 @@ class Options:
     largest_worlds: bool = False
     """Whether each test has only the largest of its worlds."""
     delay_seed: int | None = None
-    """Of the delays of ranks; None for no delays."""
+    """The seed of the delays of ranks; None for no delays."""
     hash_seed: str = ""
     """The value of PYTHONHASHSEED for all ranks of this machine; empty: each process has its own."""
     hashes_by_rank: str = ""
-    """The same for ranks that measure nothing, with ``{rank}`` in it; empty: they have ``hash_seed``."""
+    """PYTHONHASHSEED of ranks that measure nothing, with ``{rank}`` in it; empty: they have ``hash_seed``."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:

@@ -17,7 +17,7 @@ from suites.shared.differences import differences, in_words
 
 EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 25, "quick": 5}
 WORLD_SIZE = pytest.StashKey[int | None]()
-"""Of the test that runs; None if it has no ranks."""
+"""The number of ranks of the test that runs; None if it has no ranks."""
 SHARE = "examples(share): of the profile's examples, for a drawn test whose examples are dear"
 LONG = "long: with --dist worksteal it begins early, or it would still run when all others have ended"
 SOAK = "soak: goes on for as long as --soak SECONDS says, and begins as early as what is long"

@@ -54,7 +54,7 @@ class Row:
     machines: set[str] = field(default_factory=set)
     """Tests that were counted once for all devices of the machine, by name."""
     examples: int = 0
-    """Of all variants, with the profile ``ci``."""
+    """Examples of all variants, with the profile ``ci``."""
     caught: int = 0
     """Faults that the subject's tests are recorded to catch."""
     faults: int = 0

@@ -23,7 +23,7 @@ PART = NUMEL * 4  # bytes of float32
 
 
 def numbers(ctx: Context, parts: int = 1, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Of this rank."""
+    """Elements that are all this rank's number."""
     return torch.full((parts * NUMEL,), ctx.rank, dtype=dtype, device=ctx.device)
 
 
@@ -43,7 +43,10 @@ def through_c10d(ctx: Context) -> None:
 
 
 def functional_collectives(ctx: Context) -> None:
-    """The same, but for those of two ranks. Their results are waited for when they are used, which moves no data."""
+    """Calls each collective in its functional form, except those of two ranks.
+
+    Results are waited for when they are used, which moves no data.
+    """
     x, whole = numbers(ctx), numbers(ctx, ctx.world_size)
     for result in (
         functional.all_reduce(x, "sum", ctx.group),

@@ -15,7 +15,7 @@ OPTIONAL = ("bounds.py", "conftest.py")
 ASPECTS = ("correctness", "memory", "performance", "reference", "synchronization", "traffic", "training", "versions")
 """What a file ``test_<aspect>.py`` may be about, besides a module of ``programs/``."""
 TIMED = ("measure", "meter", "compare", "overlap", "sweep")
-"""Of perf: each takes ``verify``."""
+"""Methods of ``perf``; each takes ``verify``."""
 LONGEST = 400
 """Lines of a module of programs."""
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")

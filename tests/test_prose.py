@@ -110,6 +110,30 @@ def texts(module: Path, *, docstrings: bool = True) -> Iterator[str]:
             yield node.value
 
 
+_NO_SUBJECT = re.compile(r"(Of|The same|That of|Those of)\b")
+
+
+def headless(source: str) -> list[str]:
+    """Return the first lines of the docstrings that begin with no subject: of functions, constants and fields."""
+    found = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr)]
+    texts = [one.value for one in found if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    return [text.partition("\n")[0] for text in texts if _NO_SUBJECT.match(text)]
+
+
+@pytest.mark.parametrize("folder", ["pytest_gpuperf", "suites", "benchmarks", "tests"])
+def test_docstrings_begin_with_a_subject_or_a_verb(folder: str) -> None:
+    found = {
+        str(path.relative_to(ROOT)): headless(path.read_text(encoding="utf-8"))
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    }
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+def test_a_docstring_without_a_subject_is_found() -> None:
+    source = 'SIZE = 4\n"""Of a block."""\n\ndef rows():\n    """Often the rows."""\n    return "Of a string"\n'
+    assert headless(source) == ["Of a block."]
+
+
 @pytest.mark.parametrize(
     "page", [name for page in PAGES if not (name := str(page.relative_to(ROOT))).startswith(_NOT_YET)]
 )

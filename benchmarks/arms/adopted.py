@@ -7,7 +7,7 @@ from benchmarks.arms.workload import arguments, report
 
 
 def main() -> None:
-    """Of each kind the first test is apart: the class's starts the ranks, and the other's gets some of its own."""
+    """Reports the first test of each kind separately: the class's starts the ranks, and the other's gets its own."""
     tests = run(arguments(), module="adopted_module")
     first, *adopted = [test.seconds for test in tests if test.name.startswith("Sums::")]
     _, *native = [test.seconds for test in named(tests, "test_native")]

@@ -55,5 +55,5 @@ for number in range(1 + 5 * TESTS):
 @pytest.mark.ranks(SIZE, launcher_env=True)  # so that the program may open a group
 @pytest.mark.parametrize("repeat", range(1 + 5 * TESTS))
 def test_native(ranks: Ranks, tmp_path: Path, repeat: int) -> None:
-    """The same without a class."""
+    """Runs the program without a class."""
     ranks.run(lambda ctx: with_own_group(ctx.rank, str(tmp_path / "met")))

@@ -81,7 +81,7 @@ def read(lines: Sequence[str]) -> list[Test]:
 
 
 def named(tests: Sequence[Test], function: str) -> list[Test]:
-    """Those of one test function."""
+    """Return the tests of one test function."""
     return [test for test in tests if test.name.partition("[")[0] == function]
 
 

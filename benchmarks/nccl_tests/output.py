@@ -56,7 +56,7 @@ class Versions:
 
     tests: str | None
     nccl: str | None
-    """Of the library that it loaded."""
+    """The version of the library that it loaded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class Course:
     clearing: int = 0
     """Launches beyond the screen that were to clear it."""
     blocks: int = 0
-    """Of its race."""
+    """The blocks of its race."""
 
 
 def taken(

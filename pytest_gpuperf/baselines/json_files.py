@@ -41,7 +41,7 @@ class Files:
         return str(self.path(hardware_key))
 
     def hardware_keys(self) -> list[str]:
-        """Those of the folder's files, in order; of no folder there are none."""
+        """List the hardware keys of the folder's files, in order; none if there is no folder."""
         return sorted(path.stem for path in self.folder.glob("*.json") if not path.name.startswith("."))
 
     def load(self, hardware_key: str) -> Baselines | None:

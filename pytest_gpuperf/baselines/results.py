@@ -28,20 +28,20 @@ class ResultsForm:
     """The version of the form."""
     hardware_key: str
     environment: Mapping[str, str]
-    """Of the first launch; repeated on top for who reads the file."""
+    """The environment of the first launch, repeated at the top for people who read the file."""
     candidate: Mapping[str, Any]
     """Baselines: every launch of every perf test that ran; no anchors, no updates, nothing that a reviewer writes."""
     verdicts: tuple[Mapping[str, Any], ...]
     unchecked: tuple[Mapping[str, str], ...] = field(default=(), metadata=OPTIONAL)
     """Figures that have a baseline and that their tests did not check."""
     curves: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
-    """Of sweeps, for who plots them; see docs/measuring.md."""
+    """The curves of sweeps, for plots; see docs/measuring.md."""
     ran: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
     """What became of each test on ranks."""
     matrices: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
     """Figures of pairs of ranks."""
     profiles: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
-    """Of programs that were profiled, for pages that draw them; see docs/profiling.md."""
+    """The profiles of programs, for pages that draw them; see docs/profiling.md."""
     topology: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
     """How the machine's GPUs reach one another, for pages that draw it."""
     searches: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)

@@ -72,7 +72,7 @@ class LaunchInfo:
     nccl: Mapping[str, str] = field(default_factory=dict, metadata=OMITTED)
     """What NCCL chose, by the names of ``hardware.nccl_choices``; empty if nobody asked, or its log was not known."""
     nodes: Mapping[str, Mapping[str, str]] = field(default_factory=dict, metadata=OMITTED)
-    """Of a cluster, the facts of each node by its name; empty for a machine."""
+    """The facts of each node of a cluster by its name; empty for a machine."""
     hash_seed: str = field(default="", metadata=OMITTED)
     """PYTHONHASHSEED of the ranks, to repeat the launch; empty if it is unknown.
 
@@ -92,7 +92,7 @@ class LaunchFigure:
     q1: float | None = None
     q3: float | None = None
     sm_clock: float | None = field(default=None, metadata=OMITTED)
-    """Of the busy GPUs meanwhile, Hz."""
+    """The SM clock of the busy GPUs during the launch, Hz."""
     watts: float | None = field(default=None, metadata=OMITTED)
     """Power of one of the busy GPUs meanwhile."""
     kelvin: float | None = field(default=None, metadata=OMITTED)

@@ -51,7 +51,7 @@ class Conditions:
     sm_clock: float | None = None
     """Median over the looks at busy GPUs, Hz; None if no GPU told."""
     watts: float | None = None
-    """Of one GPU, likewise."""
+    """Median power of one GPU over the same looks, W; None if no GPU reports it."""
     kelvin: float | None = None
     """Likewise."""
 

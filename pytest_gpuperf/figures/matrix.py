@@ -88,5 +88,5 @@ class Matrix:
 
     @property
     def slow_pairs(self) -> list[Cell]:
-        """The same, but a pair that has one figure for both ways is there once."""
+        """The slow cells; a pair that has one metric for both directions is there once."""
         return [cell for cell in self.slow if cell.row < cell.column or self.rows[cell.column][cell.row] != cell.value]

@@ -51,7 +51,7 @@ class Metric:
     power_capped: bool = False
     """Whether a GPU was at its power limit meanwhile."""
     sm_clock: float | None = None
-    """Of the busy GPUs meanwhile, in Hz; a figure may follow it, and nothing is judged by it."""
+    """The SM clock of the busy GPUs during the measurement, Hz. A metric may follow it; no verdict uses it."""
     host_bound: bool = False
     """Whether it is a time of the host, which launched the work too slowly for the device."""
     waits: bool = field(default=False, metadata={"omitted": True, "optional": True})
@@ -72,7 +72,7 @@ class Metric:
     """The figure of each rank by itself, in unit; empty if the ranks have none."""
 
     def for_work(self, work: Work) -> "Metric":
-        """The same figure of a step that must do this work, so that a model can judge it while it has no baseline."""
+        """Return the metric of a step that must do this work, so that a model can judge it without a baseline."""
         return replace(self, work=work)
 
     def __post_init__(self) -> None:

@@ -83,9 +83,9 @@ class Search:
     trials: tuple[Trial, ...]
     """In the order in which they were given."""
     tokens: float | None = None
-    """Of one step on all ranks together, in every configuration alike."""
+    """Tokens of one step on all ranks together, the same in every configuration."""
     flop: float | None = None
-    """The same; of the model, without what is computed twice."""
+    """The model's floating-point operations in one step on all ranks together; those computed twice count once."""
     peak_flops: float | None = None
     """FLOP/s of one GPU's matrix units; None if unknown, as on CPUs."""
 

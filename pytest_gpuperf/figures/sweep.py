@@ -39,7 +39,7 @@ class Sweep:
     sizes: tuple[int, ...]
     """Bytes, increasing; of a collective, S as nccl-tests counts it."""
     timings: tuple[Timing, ...]
-    """Of each size."""
+    """The timing of each size."""
 
     @property
     def seconds(self) -> tuple[float, ...]:
@@ -70,7 +70,7 @@ class Sweep:
         )
 
     def at_best(self, again: Mapping[int, Timing]) -> Sweep:
-        """The same curve with the faster timing of each size that was timed again."""
+        """Return the curve with the faster timing of each size that was timed again."""
         timings = tuple(
             min(timing, again.get(size, timing), key=lambda one: one.median)
             for size, timing in zip(self.sizes, self.timings, strict=True)

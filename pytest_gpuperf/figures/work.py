@@ -28,9 +28,9 @@ class Work:
     ranks: int = 1
     exchanges: tuple[Exchange, ...] = ()
     flop: float = 0.0
-    """Of matrix products, on one rank."""
+    """Floating-point operations of matrix products on one rank."""
     dtype: str = "bfloat16"
-    """Of the products, as torch names it, without its module."""
+    """The dtype of the products, as torch names it, without its module."""
     memory_bytes: float = 0.0
     """Read and written in one GPU's own memory."""
     amount: float = 1.0

@@ -51,7 +51,7 @@ class Machine:
     memory_told: float | None = None
     """What a node of a cluster has told of ``memory_rate``; None if this machine is to be asked."""
     host_told: float | None = None
-    """The same of ``host_rate``."""
+    """The ``host_rate`` that a node of a cluster has reported; None if this machine is to be asked."""
     devices: Devices = field(default_factory=find_devices, compare=False, repr=False)
     """Describes the GPUs, and watches them."""
 

@@ -92,7 +92,7 @@ class NcclLog:
     choices: tuple[Choice, ...]
     """Rank 0's log alone has them, and none of sends and receives."""
     coll_channels: tuple[int, ...]
-    """Of each communicator."""
+    """The number of channels of each communicator."""
     p2p_channels: tuple[int, ...]
     warnings: tuple[str, ...]
 

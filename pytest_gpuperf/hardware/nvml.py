@@ -268,7 +268,7 @@ class Nvml:
             return Inspection(problem=str(error))
 
     def _add_counts(self, gpu: GpuFacts) -> GpuFacts:
-        """The same with its error counts and its NUMA node's cores."""
+        """Return the facts with the GPU's error counts and the cores of its NUMA node."""
         if gpu.problem:
             return gpu
         try:

@@ -22,7 +22,7 @@ class Site:
     setup: Mapping[str, str]
     """Versions and settings by name; where nodes differ, each value once, in the order of the nodes."""
     nodes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Of a cluster, the facts of each node by its name; empty without a cluster."""
+    """The facts of each node of a cluster by its name; empty without a cluster."""
 
 
 def site_of(machine: Machine, *, binds: bool | None = None) -> Site:

@@ -27,7 +27,7 @@ class Notice:
 
 
 class Notices:
-    """Those of one kind, by the ending of their names."""
+    """The notices of one kind, by the ending of their names."""
 
     def __init__(self, folder: Folder, suffix: str) -> None:
         self._folder = folder

@@ -92,7 +92,7 @@ class ForkserverClient:
         self._control: socket.socket | None = None
         self._stderr: IO[bytes] | None = None
         self._children: set[int] = set()
-        """Of the forkserver that there is, as far as their ends are not known."""
+        """Children of the present forkserver whose end is not known."""
         self._exit_codes: dict[int, int] = {}
         self._ready = False
 

@@ -45,7 +45,7 @@ class Groups:
         self._opened: tuple[object, ...] | None = None
         """The state of the groups when the test's was split from the base."""
         self.meshes: Meshes = {}
-        """Of the default group that there is."""
+        """The meshes of the present default group."""
         self._closing = Closing()
         self._settled = False
         """Whether nothing was run since the memory of a test was given back."""

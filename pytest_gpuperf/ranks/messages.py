@@ -104,7 +104,7 @@ class Settle:
     rest: bool
     """Whether to give up the process groups and the device memory as well."""
     modules: tuple[str, ...]
-    """Of these it wants to know which the rank has imported."""
+    """Modules of which the controller wants to know whether the rank has imported them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Settled:
     left: list[str]
     """What the test left behind, in words."""
     modules: list[str]
-    """Of those that were asked for, what the rank has imported."""
+    """The modules among those in the request that the rank has imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Tally:
     """Its global ranks."""
     count: int
     digest: int
-    """Of what all ranks must pass alike to each collective."""
+    """Digest of the arguments that all ranks must pass alike to each collective."""
     balance: int
     """All ranks' together are 0 if each sends to each what that one expects."""
 
@@ -161,7 +161,7 @@ class Returned:
     collectives: int = 0
     """How many collectives the program issued on the default group; below 0 where that cannot be told."""
     tallies: tuple[Tally, ...] | None = None
-    """Of each group of more than one rank; None if the rank keeps none."""
+    """The tallies of each group of more than one rank; None if the rank keeps none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,11 +234,11 @@ class Account:
     opening: tuple[str, tuple[int, ...]] | None = None
     """The name and the ranks of the group that it is in the middle of opening."""
     collectives: list[Collective] | None = None
-    """Those of the run, in the order of issue; None if they cannot be had, or were not asked for."""
+    """The collectives of the run, in the order of issue; None if they are not known, or not asked for."""
     calls: list[Collective] | None = None
-    """The same as the rank itself noted them, with all that is known of each; None if it notes none."""
+    """The collectives as the rank itself noted them, with all that is known of each; None if it notes none."""
     earlier: list[Collective] = field(default_factory=list)
-    """Those of the same default group before the run, as far as the recorder still holds them."""
+    """The collectives of the same default group before the run, as far as the recorder still has them."""
     complete: bool = False
     """Whether the recorder still holds the first collective of the default group, and so all that came later."""
     group_is_the_tests: bool = False

@@ -57,7 +57,7 @@ class ModuleState:
         self._looked_at = 0
         self._imported: list[str] = []
         self._names: list[str] = []
-        """Of the modules to look at, as long as these are all that are imported."""
+        """Names of the modules to look at, as long as no other module is imported."""
 
     def note(self) -> None:
         """Takes note of modules that were imported since; a program is about to run."""

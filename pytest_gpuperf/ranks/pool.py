@@ -76,7 +76,7 @@ class Pool:
         self._debug = debug
         self._group: str | None = None
         self._timeout = 0.0
-        """Of the group's collectives, seconds."""
+        """Timeout of the group's collectives, seconds."""
         self._kept = False
         """Whether the group is there for whoever comes next."""
         self._clean = True

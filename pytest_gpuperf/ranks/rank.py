@@ -121,7 +121,7 @@ class _Rank:
         threading.excepthook = self._thread_raised
         self._raised: BaseException | None = None
         self._before: dict[Any, int] | None = None
-        """Of the groups that the run at hand found, how many operations each had issued; None if that is not known."""
+        """How many operations each group had issued when the run began; None if that is not known."""
 
     def answer(self, request: Request, enclosed: Parcel) -> Letter:
         match request:

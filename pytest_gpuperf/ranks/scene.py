@@ -21,7 +21,7 @@ class Scene:
     cwd: str = ""
     """Empty if it is not known, or was removed."""
     path: tuple[str, ...] = ()
-    """Of ``sys.path``; empty if it is not known."""
+    """The entries of ``sys.path``; empty if they are not known."""
     files: Mapping[str, str] = field(default_factory=dict)
     """The source of each module that travels by value, by the module's name."""
 

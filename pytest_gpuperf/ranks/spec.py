@@ -18,7 +18,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 LOOPBACK = "127.0.0.1"
 SOCKET_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """Name the interface that ranks open their sockets on."""
-CURRENT_TEST = "PYTEST_CURRENT_TEST"  # set anew by pytest for each phase of each test: nothing of a rank's
+CURRENT_TEST = "PYTEST_CURRENT_TEST"  # pytest sets it for each phase of each test; ranks do not need it
 
 ISOLATIONS = ("group", "file", "process")
 """The tests that share ranks, by the names that users write: any test, those of a file, or none."""

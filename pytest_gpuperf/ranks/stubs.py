@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 @dataclass(frozen=True, slots=True)
 class Stubs:
-    """Those of the pytest process."""
+    """The stubs of the pytest process."""
 
     contents: Mapping[str, Mapping[str, Any]]
     """The names in each module, by the module's name."""

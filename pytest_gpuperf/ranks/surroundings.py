@@ -68,7 +68,7 @@ class Surroundings:
 
     @classmethod
     def now(cls) -> Surroundings:
-        """Those of this process."""
+        """Return the surroundings of this process."""
         return cls(
             environment={name: value for name, value in os.environ.items() if not name.startswith(_VARIABLES_OF_TORCH)},
             working_directory=_working_directory(),

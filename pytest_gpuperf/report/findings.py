@@ -49,16 +49,16 @@ class Findings:
         self.unchecked: list[tuple[str, str]] = []
         """Figures that have a baseline and that their tests did not check: test, metric."""
         self.curves: list[Mapping[str, Any]] = []
-        """Of sweeps; see ``curves.curve``."""
+        """The curves of sweeps; see ``curves.curve``."""
         self.matrices: list[Mapping[str, Any]] = []
-        """Of pairs of ranks; see ``matrices.matrix_properties``."""
+        """The matrices of pairs of ranks; see ``matrices.matrix_properties``."""
         self.profiles: list[Profile] = []
-        """Of programs that were profiled."""
+        """The profiles of programs."""
         self.searches: list[Mapping[str, Any]] = []
         """Tables of configurations; see ``searches.table_of``."""
         self.failures: list[Failure] = []
         self.places: dict[str, Place] = {}
-        """Of tests with verdicts, by node id."""
+        """The places of tests with verdicts, by node id."""
         self._outcomes: dict[str, str] = {}
         self._skips: Counter[tuple[str, str]] = Counter()
         self._ran: set[str] = set()

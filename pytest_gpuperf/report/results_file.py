@@ -67,13 +67,13 @@ class Results:
     verdicts: tuple[Verdict, ...]
     unchecked: tuple[Unchecked, ...] = ()
     curves: tuple[Mapping[str, Any], ...] = ()
-    """Of sweeps; see ``curves.curve``."""
+    """The curves of sweeps; see ``curves.curve``."""
     ran: tuple[Ran, ...] = ()
     """What became of each test on ranks."""
     matrices: tuple[Mapping[str, Any], ...] = ()
-    """Of pairs of ranks; see ``matrices.matrix_properties``."""
+    """The matrices of pairs of ranks; see ``matrices.matrix_properties``."""
     profiles: tuple[Profile, ...] = ()
-    """Of programs that were profiled."""
+    """The profiles of programs."""
     topology: Topology | None = None
     """How the machine's GPUs reach one another; None if nobody looked."""
     searches: tuple[Mapping[str, Any], ...] = ()
@@ -194,7 +194,7 @@ class ResultsFile:
         self._ran = RanTests()
         self._profiles: list[Profile] = []
         self._passing: dict[str, list[Baselines]] = {}
-        """Of tests whose body has ended, by the items' node ids."""
+        """Candidates of tests whose body has ended, by the items' node ids."""
         self._features: dict[str, Mapping[str, Any]] = {}
         self._lines: list[str] = []
         self.problem: str | None = None

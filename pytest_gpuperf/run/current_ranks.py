@@ -81,7 +81,7 @@ class CurrentRanks:
         self.around: Around | None = None
         """What stands around each program of a test that is not timed."""
         self.interruptions = Interruptions()
-        """Of runs, by what is outside of them."""
+        """Ends runs from outside: by SIGTERM, or by a timer."""
         self._running = threading.Lock()
         self._output: dict[str, Excerpt] = {}
         """What ranks printed and no report has taken, by title."""

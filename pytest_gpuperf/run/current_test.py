@@ -51,7 +51,7 @@ class CurrentTest:
     longest: float = 0.0
     """Seconds of its longest run that returned."""
     failures: deque[PostMortem] = field(default_factory=lambda: deque(maxlen=_KEPT_FAILURES))
-    """Of its last runs that failed."""
+    """Post-mortems of its last runs that failed."""
 
     def note_returned(self, seconds: float) -> None:
         """A run of it returned after so many seconds."""

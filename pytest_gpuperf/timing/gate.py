@@ -42,7 +42,7 @@ class Gate:
         return min(MAX_SECONDS, max(MIN_SECONDS, margin * on_host))
 
     def cycles(self, steps: int) -> int:
-        """The same in clock cycles, by which such a kernel counts."""
+        """Return the length of the next gate in clock cycles, which its kernel counts."""
         return int(self.seconds(steps) * (self._cycles_per_second or CYCLES_PER_SECOND))
 
     def note_sample(self, steps: int, *, cycles: int, held: float, before: float, seconds: float) -> None:

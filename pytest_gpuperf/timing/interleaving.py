@@ -14,7 +14,7 @@ from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import BATCH, MIN_SAMPLES
 
 Ratios: TypeAlias = Callable[[Sequence[Sequence[float]]], list[float]]
-"""Of blocks: from the slowest rank's samples of each arm, two a block, to a figure for each block."""
+"""Makes one number for each block of the slowest rank's samples of each arm, two a block."""
 
 BLOCKS = BATCH // 2  # between two looks at the precision
 MIN_BLOCKS = MIN_SAMPLES // 2

@@ -37,9 +37,9 @@ class _Samples:
     """Samples as this rank saw them, and what all ranks know of them."""
 
     seconds: list[float] = field(default_factory=list)
-    """Of one step, on this rank."""
+    """Seconds of one step on this rank, for each sample."""
     of_slowest: list[float] = field(default_factory=list)
-    """The same, on the rank that took the longest."""
+    """Seconds of one step on the slowest rank, for each sample."""
     late: list[float] = field(default_factory=list)
     """Above 0 if a rank's host was late."""
 
@@ -112,7 +112,7 @@ class Timed:
         """Seconds that these took by the host's clock."""
         self._looks = not sampling.smoke
         self._left: list[tuple[float, float]] = []
-        """Of each sample, seconds that the clock saw, and that the device went on."""
+        """Seconds of each sample that the clock measured, and for which the device continued to run."""
         if not taken:
             self.verify()  # first of all: a wrong answer needs no time
         self.plan = self._plan(sampling)

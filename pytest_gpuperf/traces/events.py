@@ -79,7 +79,7 @@ class Step:
     end: float
     """When its function had returned."""
     slices: tuple[Slice, ...]
-    """Those of the host that began within the step, and of the GPU those that the host launched within it."""
+    """The host's slices that began within the step, and the GPU's slices that the host launched within it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class Judge:
         Args:
             hardware_key: Names the machine.
             policy: What a run may get wrong, and which loss it must find.
-            gpus: Tells this machine's GPUs from others of their kind, as in ``LaunchInfo.gpus``.
+            gpus: Identifies this machine's GPUs, as ``LaunchInfo.gpus`` does.
             today: The day by which known regressions hold.
             expects: Says what references or a model expect of a figure without a record; None: nothing.
             strict: Whether a figure without a record fails even if it is as expected.
@@ -373,7 +373,7 @@ class Judge:
         return Moved(self._rule, self._records.history(verdict), gained=verdict.change > 0)
 
     def choosing(self, verdict: Verdict, now: Mapping[str, str]) -> Verdict:
-        """The same with what NCCL chooses otherwise than in most launches of its record that tell.
+        """Return the verdict with NCCL's choices that differ from those of most launches of its record.
 
         Args:
             verdict: Of this judge, with a record.
@@ -416,7 +416,7 @@ class Judge:
         return replace(suspect, metric=metric, launches=len(present), change=change_of(loss, metric.better))
 
     def _excuse(self, verdict: Verdict) -> Verdict:
-        """The same as EXPECTED if a known regression covers it, until its day has passed."""
+        """Return the verdict as EXPECTED if a known regression covers it, until its day has passed."""
         known = verdict.expected
         covered = (
             known is not None

@@ -16,7 +16,7 @@ class Records:
 
         Args:
             baselines: those of this hardware; None without any.
-            gpus: tells this machine's GPUs from others of their kind, as in ``LaunchInfo.gpus``.
+            gpus: identifies this machine's GPUs, as ``LaunchInfo.gpus`` does.
         """
         self._launches: Mapping[str, LaunchInfo] = {} if baselines is None else baselines.launches
         self._tests: Mapping[str, TestBaseline] = {} if baselines is None else baselines.tests

@@ -20,6 +20,6 @@ class Share:
     change: float
     """As a fraction; above 0 is better, whichever direction that is."""
     interval: _Interval
-    """Of the change: 95 %."""
+    """The change's interval of 95 %."""
     launches: Count
     """How many launches of one arm it rests on."""

@@ -23,7 +23,7 @@ def log_of(value: float, better: Better) -> float:
 
 
 def logs_of(figures: Sequence[Metric]) -> list[float]:
-    """The same of several figures."""
+    """Return the logarithms of several metrics."""
     return [log_of(figure.value, figure.better) for figure in figures]
 
 
@@ -69,7 +69,7 @@ def comparable(metric: Metric, unit: str, better: Better, clock: str) -> bool:
 
 
 def _interval(figures: Sequence[Metric]) -> tuple[float, float] | None:
-    """That of the launch in the middle: below a bound if those of most launches are."""
+    """Return the interval of the median launch: it is below a bound if those of most launches are."""
     intervals = [figure.interval for figure in figures if figure.interval is not None]
     if len(intervals) < len(figures):
         return None

@@ -36,17 +36,17 @@ class Verdict:
     against: str = field(default="", metadata=OPTIONAL)
     """What the present code raced: a commit, as a user may name it; empty without a race."""
     old: float | None = field(default=None, metadata=OPTIONAL)
-    """Of a race without a record: the median of the other code's launches, in the figure's unit."""
+    """The median of the other code's launches in a race without a record, in the metric's unit."""
     code: Share | None = field(default=None, metadata=OPTIONAL)
     """The present code against the other, both of today."""
     environment: Share | None = field(default=None, metadata=OPTIONAL)
     """The record's own code, as it is today, against the record."""
     differs: Mapping[str, tuple[str, str]] = field(default_factory=dict, metadata=OPTIONAL)
-    """Of a figure that is not the same: versions and variables by name, as recorded and now."""
+    """Versions and variables by name, as recorded and now; empty if the outcome is SAME."""
     chosen: Mapping[str, tuple[str, str]] = field(default_factory=dict, metadata=OPTIONAL)
     """NCCL's choices that differ, as recorded and now, by the names of ``hardware.nccl_choices``."""
     changed: tuple[str, ...] = field(default=(), metadata=OPTIONAL)
-    """Of a figure that is slower by its code: files that changed since the commit that it raced and that its test
+    """If the code made the metric slower: files that changed since the commit that it raced and that its test
     imports."""
     explanation: Explanation | None = field(default=None, metadata=OPTIONAL)
     """What explains that the figure moved; None if nobody looked for it."""
@@ -75,7 +75,7 @@ class Verdict:
         return self.reason is Reason.SUSPECT
 
     def leave_undecided(self, reason: Reason, detail: str = "") -> "Verdict":
-        """The same if nothing decided."""
+        """Return the verdict as UNDECIDED."""
         return replace(self, outcome=Outcome.UNDECIDED, reason=reason, detail=detail)
 
 
@@ -105,7 +105,7 @@ def judge_unjudged(
 
 
 def invalidate(verdict: Verdict, *, smoke: bool = False) -> Verdict | None:
-    """The same as invalid, with the reason; None if the measurement is worth something."""
+    """Return the verdict as INVALID, with the reason; None if the measurement is valid."""
     if verdict.metric.invalid:
         return replace(verdict, outcome=Outcome.INVALID, reason=Reason.UNFIT)
     if verdict.metric.above_limit and not smoke:

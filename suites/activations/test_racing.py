@@ -55,7 +55,7 @@ def on_one_device(weights: list[torch.Tensor], batches: Any) -> torch.Tensor:
 
 @pytest.mark.ranks(2, 3, 4)
 def test_every_technique_trains_as_one_device(ranks: Ranks) -> None:
-    """Of 3 ranks the last one has no peer: it trains, but in the technique that takes two."""
+    """The last of 3 ranks has no peer: it trains with every technique except the one that needs two ranks."""
     work, techniques = small(), RACED if ranks.world_size % 2 else TECHNIQUES
 
     def program(ctx: Context) -> dict[str, list[torch.Tensor]]:
@@ -129,7 +129,7 @@ def kept(ctx: Context, *, technique: str, work: Work) -> int:
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize("technique", RACED)
 def test_a_technique_keeps_what_its_formula_says(ranks: Ranks, technique: str) -> None:
-    """Of an odd number of blocks half is more than the other half."""
+    """One half of an odd number of blocks has more blocks than the other half."""
     for work in (small(), small(blocks=5)):
         (nbytes,) = ranks.run(kept, technique=technique, work=work)
         assert nbytes == kept_bytes(technique, work) - work.input_bytes, f"{work.blocks} blocks"

@@ -78,7 +78,7 @@ def test_a_result_that_is_constant(ranks: Ranks, reentrant: bool) -> None:
 
 
 def test_hooks_of_several_tensors(ranks: Ranks) -> None:
-    """One is told of the first gradient of each backward, one of all; gradients are those of 2, 3, 5 and 7."""
+    """One hook gets the first gradient of each backward, the other gets all; gradients are those of 2, 3, 5 and 7."""
     (told,) = ranks.run(hooked)
     of_all = [gradients for mode, gradients in told if mode == "all"]
     assert of_all == [[3.0, 9.0, None, 3.0], [6.0, 4.0, None, None], [3.0, None, None, None]]

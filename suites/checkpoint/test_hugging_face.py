@@ -43,7 +43,7 @@ safetensors = pytest.importorskip("safetensors", reason="safetensors is not inst
 LAYOUTS = (Layout(replicate=2), Layout(shard=2), Layout(shard=3), Layout(tensor=2), Layout(shard=2, tensor=2))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 NBYTES = 1500
-"""Of a file: several tensors fit into one, and not all."""
+"""The largest size of a file: several tensors fit into one file, but not all of them."""
 
 
 def config(layers: int = 2) -> Config:

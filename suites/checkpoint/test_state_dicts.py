@@ -27,7 +27,7 @@ def setup(layout: Layout, seed: int = 1) -> Setup:
 
 
 def assert_run(got: Run, expected: Run, where: str) -> None:
-    """The same contents, losses and parameters, to the last bit."""
+    """Checks that two runs have the same contents, losses and parameters, to the last bit."""
     for name, value in expected.checkpoint.unpacked().items():
         assert_close(got.checkpoint.unpacked()[name], value, f"{where}, loaded, {name}")
     assert got.losses == expected.losses, f"{where}: losses {got.losses}, not {expected.losses}"

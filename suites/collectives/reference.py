@@ -13,7 +13,7 @@ from suites.shared.places import repeated
 CHUNK = 1 << 22
 """Elements that are made or compared at a time."""
 FACTOR = 3
-"""Of PREMUL_SUM: no power of two, and whole, so that the scaled sum is exact."""
+"""The factor of PREMUL_SUM: it is no power of two, and it is whole, so that the scaled sum is exact."""
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_then_all_gather")
 MOVEMENTS = ("all_gather", "all_to_all", "all_to_all_uneven", "broadcast", "gather", "scatter", "send_recv")
 ROOTED = ("broadcast", "gather", "reduce", "scatter")
@@ -47,7 +47,7 @@ class Collective:
     root: int = 0
     """A rank of the world."""
     splits: tuple[tuple[int, ...], ...] = ()
-    """Of an uneven all_to_all: how many elements each member sends to each."""
+    """The number of elements that each member sends to each, in an uneven all_to_all."""
     extremes: bool = False
     """Whether a sum meets NaN, Inf, both signs of it, and what is too large for the dtype."""
 
@@ -63,7 +63,7 @@ class Collective:
             raise ValueError(f"splits of {size} ranks are {size} rows of {size}, got rows of {lengths}")
 
     def again(self, step: int) -> Collective:
-        """The same collective with a later step's input."""
+        """Returns this collective with the input of a later step."""
         return replace(self, seed=self.seed + 7919 * step)
 
     def started(self, rank: int) -> int:

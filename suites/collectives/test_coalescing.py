@@ -46,7 +46,7 @@ def test_what_is_wrong_is_reported_of_each_step(ranks: Ranks) -> None:
 
 
 CALLS = {"one_by_one": 7, "coalesced": 1, "flat": 1}
-"""Of torch.distributed, for 7 tensors."""
+"""The number of calls of torch.distributed that each way makes for 7 tensors."""
 
 
 @pytest.mark.ranks(2)

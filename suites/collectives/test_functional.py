@@ -43,7 +43,7 @@ def drawn(draw: st.DrawFn, /, world_size: int, inner: int) -> Asked:
 @pytest.mark.parametrize("dim", [0, 1, -1])
 @pytest.mark.parametrize("older", [False, True], ids=["names of today", "older names"])
 def test_along_each_dimension(ranks: Ranks, dim: int, older: bool) -> None:
-    """Of three dimensions, none of which has the size of the group."""
+    """The tensors have three dimensions of different sizes, each a multiple of the group's size."""
     xs = rank_inputs(3, shape=(6, 3, 9), dtype=torch.float64, seed=1)
     assert_all(ranks, Asked(xs=xs, op="sum", dim=dim, sends=[[1, 0, 2], [0, 5, 3], [4, 2, 0]], inner=3), older)
 

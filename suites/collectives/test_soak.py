@@ -87,7 +87,7 @@ def test_a_rank_counts_the_collectives_that_it_is_in(ranks: Ranks) -> None:
 
 
 SEEDS = range(1, 9)
-"""Of soaks that differ in when the fault comes: in the first of their flights, later, or in none of them."""
+"""The seeds of soaks that differ in when the fault comes: in the first of their flights, later, or in none of them."""
 
 
 @pytest.mark.ranks(2, 4)
@@ -102,7 +102,7 @@ def test_a_soak_reports_a_fault_whenever_it_comes(ranks: Ranks) -> None:
 
 
 def test_a_soak_draws_every_kind() -> None:
-    """Of each operation, dtype, group, reduction and root some, of one element and of many."""
+    """A soak draws collectives of each operation, dtype, group, reduction and root, of one element and of many."""
     drawn, memberships, largest = random.Random(1), [(0, 1, 2), (0, 2), (1, 2)], 10_000
     found = [soaking.drawn_collective(drawn, memberships, largest) for _ in range(2000)]
     assert {one.name for one in found} == set(NAMES)

@@ -23,7 +23,7 @@ def lazily(ctx: Context) -> dist.ProcessGroup:
 
 
 def eagerly(ctx: Context) -> dist.ProcessGroup:
-    """The same, whose communicator is there when the call returns."""
+    """A group of all ranks, whose communicator exists when the call returns."""
     device = ctx.device if ctx.device.type == "cuda" else None
     group: dist.ProcessGroup = dist.new_group(list(range(ctx.world_size)), device_id=device)
     return group

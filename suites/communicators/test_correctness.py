@@ -137,7 +137,7 @@ def test_a_stage_is_charged_with_nothing_else(ranks: Ranks) -> None:
 
 
 def test_a_stage_takes_as_long_as_its_slowest_rank() -> None:
-    """Of each communicator, whichever rank that is."""
+    """The slowest rank of each communicator counts, whichever rank that is."""
     told = [
         {"make": [1.0, 5.0, 2.0], "destroy": [7.0, 7.0, 9.0]},
         {"make": [3.0, 4.0, 6.0], "destroy": [8.0, 6.0, 8.0]},

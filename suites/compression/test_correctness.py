@@ -260,7 +260,7 @@ def test_float16_overflows_where_bfloat16_does_not(ranks: Ranks) -> None:
 
 
 def sum_of_steps(ctx: Context, *, drawn: Gradients, feedback: bool, name: str, block: int, steps: int) -> torch.Tensor:
-    """Of a number of steps with the same gradients."""
+    """Returns the sum of the results of a number of steps with the same gradients."""
     step = programs.average_quantized(
         ctx, gradients=given_to(drawn), quantizer=QUANTIZERS[name], block=block, feedback=feedback, start=0
     )
@@ -356,10 +356,11 @@ def test_power_sgd_is_exact_on_more_ranks(ranks: Ranks) -> None:
 
 
 def assert_exact_with_power_sgd(ranks: Ranks, rows: int, columns: int, seed: int) -> None:
-    """Of rank 1 on each rank, and of equal row space, so that the mean is of rank 1 as well; and vectors beside it.
+    """Checks PowerSGD's means of two matrices, which have rank 1 on each rank, and of vectors.
 
-    Columns differ by rank: who keeps to its own P has another mean. A second matrix has an equal column space. The
-    vectors shrink by nothing, and are averaged. They travel as one, and each has another length.
+    The first matrix has the same row space on all ranks, so the mean has rank 1 as well. Its columns differ by rank:
+    a rank that keeps to its own P has another mean. The second matrix has the same column space on all ranks.
+    Compression would not shrink the vectors, so they are averaged. They travel as one, and each has another length.
     """
     columns_of = [
         integers((rows,), torch.float32, seed=seed * 8 + rank, low=1, high=9) for rank in range(ranks.world_size)

@@ -17,17 +17,18 @@ from suites.shared.step import once
 LARGEST = {"int8": 127.0, "float8": 448.0}
 BLOCK = 8
 SCALE = 2049.0
-"""Of 12 bits: a scale or a mean that goes through 16-bit floats is another one."""
+"""A scale of 12 bits: a scale or a mean that goes through 16-bit floats changes."""
 
 
 @pytest.mark.ranks(2, 4, 8)
 @pytest.mark.parametrize("name", sorted(LARGEST))
 def test_numbers_of_eight_bits_are_exact(ranks: Ranks, name: str) -> None:
-    """Of blocks with a whole scale and the format's largest number whole numbers up to 16, of 4 bits and more, stay.
+    """Whole numbers up to 16 stay exact in blocks that have a whole scale and hold the format's largest number.
 
-    A rank's are m + d (2 r - (R - 1)) with whole |m| <= 8 and |d| <= 1, at most 8 + 7 for R <= 8 ranks, all times the
-    scale; their mean is m times the scale. float32 holds the sums, and divides them by the scale and by R, a power of
-    two, exactly. Of 9 blocks R is no divisor.
+    Formats of 4 bits and more hold these numbers. A rank's numbers are m + d (2 r - (R - 1)) with whole |m| <= 8 and
+    |d| <= 1, all times the scale. Without the scale they are at most 8 + 7 for R <= 8 ranks. Their mean is m times
+    the scale. float32 holds the sums, and divides them by the scale and by R, a power of two, exactly. R does not
+    divide the 9 blocks.
     """
     degree = ranks.world_size
     means = integers((9, BLOCK), torch.float32, seed=1, low=-8, high=8)
@@ -47,7 +48,7 @@ def test_numbers_of_eight_bits_are_exact(ranks: Ranks, name: str) -> None:
 
 
 POWERS = (0, -33, 60, -80, 17, -60, 90, -12, 40)
-"""Of 2, a factor of each block: the smallest numbers are near 1e-24, the largest near 1e27."""
+"""The powers of 2 that multiply the blocks: the smallest numbers are near 1e-24, the largest near 1e27."""
 
 
 @pytest.mark.ranks(2, 4)

@@ -35,9 +35,9 @@ def problem(world_size: int) -> tuple[programs.Regression, torch.Tensor]:
 
 
 def local_gradients(given: programs.Regression, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each rank, R x 4 x 6, in float64; and how far float32 may be off.
+    """Returns each rank's gradients, R x 4 x 6, in float64; and how far float32 may be off in their mean.
 
-    D products for each residual, N for each element of the gradient, and 4 operations besides: each sum of k
+    A residual takes D products, an element of the gradient takes N, and 4 more operations follow. Each sum of k
     products is off by k u of the sum of their magnitudes (Higham, section 3.1).
     """
     gradients, errors = [], []

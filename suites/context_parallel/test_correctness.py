@@ -31,7 +31,7 @@ attention_dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16
 
 
 def arithmetic_of(attention: Attention, degree: int) -> Arithmetic:
-    """Of the ring, and of Ulysses, whose kernels have all keys at once."""
+    """Returns the arithmetic of the ring, or of Ulysses, whose kernels have all keys at once."""
     return by_hand(degree) if attention is programs.ring_attention else in_kernels(1)
 
 

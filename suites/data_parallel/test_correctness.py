@@ -78,7 +78,7 @@ def gradient_bytes(problem: Problem) -> int:
 
 @dataclass(frozen=True)
 class Options:
-    """Of DistributedDataParallel and of how it is used."""
+    """The options of DistributedDataParallel and of how it is used."""
 
     all_reduce: str
     no_sync: bool

@@ -12,7 +12,7 @@ from suites.shared.step import WARM_UPS
 
 COURSE = Course(seed=1)
 RATES = (0.125, 0.5, 0.25, 0.0625)
-"""Of each step; no two are alike, and float32 has them all."""
+"""The learning rates of the steps; no two are alike, and float32 has them all."""
 
 
 def taken(ranks: Ranks, *, graph: bool) -> set[int]:

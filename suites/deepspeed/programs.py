@@ -56,7 +56,7 @@ class Zero:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sgd:
-    """Of torch.optim.SGD."""
+    """The settings of torch.optim.SGD."""
 
     lr: float
     momentum: float
@@ -177,7 +177,10 @@ def train_with_collectives(
     batches: list[list[tuple[torch.Tensor, torch.Tensor]]],
     sgd: Sgd,
 ) -> Step[dict[str, Any]]:
-    """The same training without DeepSpeed, for the suite to be pointed at: nothing split, gradients all_reduced."""
+    """Runs the same training without DeepSpeed, so that the suite can be pointed at it.
+
+    It splits nothing, and all_reduces the gradients.
+    """
     model = module(weights).to(ctx.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=sgd.lr, momentum=sgd.momentum)
     rows = batches[0][0][0].shape[0] // ctx.world_size

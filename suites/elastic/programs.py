@@ -50,7 +50,7 @@ class Epochs:
 
     @property
     def steps(self) -> int:
-        """Of all epochs."""
+        """The number of steps of all epochs."""
         return self.epochs * self.per_epoch
 
     def ids(self, step: int) -> list[int]:

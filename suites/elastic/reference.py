@@ -1,4 +1,4 @@
-"""The same epochs in one process, without torchrun, and the moments at which a machine comes and goes."""
+"""Trains the same epochs in one process, without torchrun, and sets the moments at which a machine comes and goes."""
 
 from __future__ import annotations
 

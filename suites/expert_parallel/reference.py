@@ -37,7 +37,7 @@ ROUNDED = 2 * 32 * 2.0**-53 * 16 * 3 * 5832
 # 3 * 12 = 36, and a parameter's 4 * 36 = 144.
 LARGEST_TOKEN = {torch.float64: 3 * 2**9, torch.float32: 3, torch.bfloat16: 1}
 TOKENS_IN_BFLOAT16 = 2
-"""Of a rank, of two."""
+"""The most tokens that a rank has in bfloat16, if there are two ranks."""
 
 TOLERANCES = {"scores": EXACT, "softmax": ROUNDED}
 

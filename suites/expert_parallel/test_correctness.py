@@ -88,7 +88,7 @@ def assert_each_step(world: Ranks, steps: list[Arguments]) -> None:
 
 @pytest.mark.ranks(2, 3)
 def test_three_steps_of_changing_routing(ranks: Ranks) -> None:
-    """Of bfloat16 on two ranks: other counts for each expert at each step, and experts without a token."""
+    """Each step has other counts for each expert, and experts without a token; on two ranks the dtype is bfloat16."""
     kinds = {"dtype": torch.bfloat16, "tokens": [2, 1]} if ranks.world_size == 2 else {"tokens": [4, 0, 3]}
     assert_each_step(ranks, [fixed(ranks, seed=seed, **kinds) for seed in range(3)])
 

@@ -40,7 +40,7 @@ def test_every_exchange_is_the_dense_layer(
     kind: tuple[str, torch.dtype],
     seed: int,
 ) -> None:
-    """Of two steps with other tokens, whose number may be none; chunks may have no place."""
+    """The layer takes two steps with other tokens, whose number may be none; chunks may have no place."""
     world = data.draw(worlds(ranks))
     experts = local * world.world_size
     k = data.draw(st.integers(1, min(CHOICES, experts)))

@@ -42,7 +42,7 @@ def test_tokens_are_trained_as_on_one_device(ranks: Ranks, routing: racing.Routi
 
 @routings
 def test_balanced_routing_drops_nothing_and_skewed_routing_drops_some(routing: racing.Routing) -> None:
-    """Of 512 tokens with 2 choices of 8 experts: 128 assignments each, or the first expert has most by far."""
+    """Routes 512 tokens with 2 choices of 8 experts: each has 128 assignments, or the first expert has most by far."""
     sizes = dataclasses.replace(SIZES, tokens=512)
     rows = racing.rows_between(sizes, routing, 2)
     of_ranks = [racing.chosen_experts(sizes, routing, rank, number=0) for rank in range(2)]

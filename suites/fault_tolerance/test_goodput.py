@@ -37,7 +37,10 @@ def test_dalys_interval_is_the_best_one(costs: Costs) -> None:
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 1])
 def test_dalys_interval_of_long_checkpoints(share: float) -> None:
-    """Of such a share of the time between failures; without its last term the formula is off by 4 times the bound."""
+    """A save takes ``share`` of the time between failures.
+
+    Without its last term the formula is off by 4 times the bound.
+    """
     costs = Costs(save=share * 100, restart=0, between_failures=100)
     daly = costs.daly()
     best = max((daly * 2 ** (step / 1000) for step in range(-2000, 2001)), key=costs.goodput)

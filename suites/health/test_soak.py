@@ -81,7 +81,7 @@ def corrupted(ctx: Context, *, kind: str, rate: float, seed: int) -> programs.So
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("kind", programs.SLOTS)
 def test_a_fault_as_rare_as_is_claimed_is_seen_with_95_percent(ranks: Ranks, kind: str) -> None:
-    """Of forty soaks with a rate that the claim allows, 38 are expected; 32 is four standard deviations less."""
+    """At a rate the claim allows, 38 of 40 soaks are expected to see a fault; 32 is four standard deviations less."""
 
     def trials(ctx: Context, count: int) -> tuple[int, int, int]:
         whole = [corrupted(ctx, kind=kind, rate=0.0, seed=0)]

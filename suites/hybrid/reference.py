@@ -18,7 +18,7 @@ from suites.shared.step import Tensors
 
 DTYPE = torch.float64
 MAX_NORMS = (BEYOND, BEYOND, 0.5)
-"""Of each step: the last one's gradients are clipped, the others stay as they are."""
+"""The norm to clip to in each step: the last one's gradients are clipped, the others stay as they are."""
 STEPS = len(MAX_NORMS)
 
 # A split adds in another order, no more, so that results differ by rounding. What rounding does to this model's
@@ -67,9 +67,9 @@ class Reference(NamedTuple):
     """What one device computes, and how far off in proportion rounding may put each result."""
 
     losses: torch.Tensor
-    """Of each token, in each step: steps x sequences x places."""
+    """The loss of each token, in each step: steps x sequences x places."""
     norms: torch.Tensor
-    """Of all gradients, in each step, before they are clipped."""
+    """The norm of all gradients, in each step, before they are clipped."""
     gradients: Tensors
     parameters: Tensors
     rtol: float

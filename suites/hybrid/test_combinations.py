@@ -120,7 +120,7 @@ def test_as_one_device(ranks: Ranks, given: Combination) -> None:
 
 
 class _MeanOfMeans(ValidLoss):
-    """Of sequences that go one by one, each counts alike, however many tokens it has."""
+    """Counts sequences that go one by one alike, however many tokens each has."""
 
     def __call__(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         valid = int((target != IGNORED).sum())
@@ -190,7 +190,7 @@ def test_a_plainer_mesh_switches_nothing_on() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_padding_is_uneven(seed: int) -> None:
-    """Of some sequences all tokens count, of one none, and the ranks' shares have unlike numbers of them."""
+    """Some sequences count all tokens, one counts none, and the ranks' shares have unlike numbers of counted tokens."""
     for _, target in padded(
         case({"shard": 4}, config=CONFIG, length=8, microbatch=1, microbatches=2, seed=seed), seed
     ).batches:

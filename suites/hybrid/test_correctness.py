@@ -70,7 +70,7 @@ def test_training(ranks: Ranks, mesh: Mesh) -> None:
 
 @pytest.mark.parametrize("mesh", SHARDED, ids=named)
 def test_training_reduces_gradients_once_a_step(ranks: Ranks, mesh: Mesh) -> None:
-    """Of each layer, and of what is beside the layers: not once for each microbatch."""
+    """Gradients of each layer, and of what is outside the layers, are reduced once, not once for each microbatch."""
     for rank, trained in enumerate(assert_trains_as_one_device(ranks, fixed(mesh), count=True)):
         parts = {name.split(".")[1] if name.startswith("layers.") else "" for name in trained.parameters}
         assert trained.reduced == len(parts), f"rank {rank}: {trained.reduced} reductions of {len(parts)} parts"
@@ -154,7 +154,7 @@ def test_training_on_three_axes(ranks: Ranks) -> None:
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("mesh", [{"replicate": 2, "shard": 4}, {"shard": 4, "cp": 2}], ids=named)
 def test_axes_of_different_degrees(ranks: Ranks, mesh: Mesh) -> None:
-    """Of equal ones nobody sees which of them a group or a share was made of."""
+    """Axes of equal degrees would hide which of them a group or a share was made of."""
     batch = torch.arange(8 * 8).view(8, 8)
 
     def program(ctx: Context) -> tuple[dict[str, list[int]], torch.Tensor]:

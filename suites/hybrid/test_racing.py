@@ -63,7 +63,7 @@ ON_FOUR = ("pp2 shard2", "shard2 cp2", "cp2 tp2")
 
 @pytest.mark.ranks(2, 4)
 def test_every_mesh_trains_as_one_device(ranks: Ranks) -> None:
-    """Those of one axis on 2 ranks, some of two axes on 4."""
+    """Runs all meshes of one axis on 2 ranks, and some of two axes on 4."""
     found = racing.meshes(ranks.world_size)
     meshes = {name: found[name] for name in (found if ranks.world_size == 2 else ON_FOUR)}
 
@@ -160,7 +160,7 @@ def test_a_pipeline_takes_one_sequence_at_a_time(ranks: Ranks) -> None:
 
 
 def test_operations_are_those_of_torchs_counter() -> None:
-    """Of the model by its formulas, in which each token sees all others: twice as much attention as a mask leaves."""
+    """Torch counts the model's formulas, where each token sees all others: twice the attention that a mask leaves."""
     config = CONFIG._replace(vocabulary=24, layers=3)  # no two sizes are the same
     leaves = {name: value.requires_grad_() for name, value in initial_weights(config, torch.float64, SEED).items()}
     tokens = torch.randint(config.vocabulary, (SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(SEED))

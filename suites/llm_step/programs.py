@@ -96,7 +96,7 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def forward_backward(ctx: Context, *, work: Workload, alone: bool = False) -> Step[torch.Tensor]:
-    """The same without the optimizer, which has nothing to wait for; returns the rank's own loss."""
+    """FSDP2's step without the optimizer, which has nothing to wait for; returns the rank's own loss."""
     model = sharded(ctx, work, alone=alone)
     x, target = work.batch(ctx)
 
@@ -110,7 +110,7 @@ def forward_backward(ctx: Context, *, work: Workload, alone: bool = False) -> St
 
 
 def within_rank(ctx: Context, *, work: Workload) -> Step[torch.Tensor]:
-    """The same with each rank sharded over itself: its steps, and nothing to wait for."""
+    """Shards each rank over itself: ``forward_backward`` takes the same steps, and has nothing to wait for."""
     return forward_backward(ctx, work=work, alone=True)
 
 

@@ -18,7 +18,7 @@ SINGLE = 1e-5
 
 
 def alone(ctx: Context, *, work: Workload, world_size: int, steps: int) -> Trained:
-    """The same training on one rank, with the batches of so many; hooks of neither FSDP nor anybody else."""
+    """Runs the same training on one rank with the batches of so many, without hooks of FSDP or any other library."""
     model = work.model(ctx.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     shape = (world_size, work.sequences, work.length + 1)

@@ -193,10 +193,10 @@ def mlp(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlpSizes:
-    """Of an MLP that is timed, and of its input."""
+    """The sizes of an MLP that is timed, and of its input."""
 
     length: int
-    """Of the one sequence."""
+    """The length of the one sequence."""
     width: int
     hidden: int
     dtype: torch.dtype
@@ -245,7 +245,7 @@ def by_megatron(ctx: Context, *, sizes: MlpSizes) -> Step[Tensors]:
 
 
 def by_dtensor(ctx: Context, *, sizes: MlpSizes) -> Step[Tensors]:
-    """The same MLP split by ``parallelize_module``, for timing."""
+    """DTensor's layers, for timing: the same MLP, split by ``parallelize_module``."""
     parameters, x, grad = drawn(ctx, sizes)
     with torch.device("meta"):  # the parameters take the weights' place
         layers = OrderedDict(
@@ -303,7 +303,7 @@ class Stage(nn.Module):
         self._received = received[0] if isinstance(received, list) else received
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of what was received, or of ``x`` on the first stage."""
+        """The output for what was received, or for ``x`` on the first stage."""
         return nn.functional.linear(x if self._received is None else self._received, self.weight).relu()
 
 

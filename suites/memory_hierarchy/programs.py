@@ -16,7 +16,7 @@ from suites.shared.step import Step, StepOf
 
 DTYPE = torch.float32
 PERIOD = 7
-"""Of the values, which are the whole numbers from -3 to 3: odd, so that no block of a power of two repeats the last."""
+"""The period of the values, whole numbers from -3 to 3: odd, so no block of a power of two repeats the last."""
 OWN = {"read": 1, "written": 1, "copied": 2, "triad": 3}
 """Tiers within the GPU, and how many bytes cross its memory's bus for each byte of the size."""
 TRIAD_FACTOR = 3.0

@@ -72,7 +72,7 @@ def test_a_size_finds_nothing_of_the_one_before(ranks: Ranks, name: str) -> None
 
 
 def test_each_piece_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more than 4 million elements one piece after the other; here of more than 8."""
+    """More than 4 million elements are compared one piece after the other; here more than 8 are."""
     monkeypatch.setattr(reference, "CHUNK", 8)
     context = Context(rank=1, world_size=2, backend="gloo", device=torch.device("cpu"), seed=1)
     right = programs.values(20, rank=1)

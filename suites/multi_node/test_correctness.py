@@ -94,7 +94,7 @@ def test_hierarchical_sum_as_if_on_nodes(ranks: Ranks, data: st.DataObject, nume
 
 @pytest.mark.ranks(8)
 def test_a_sum_of_two_levels_sends_only_a_share_between_nodes(ranks: Ranks) -> None:
-    """Of 25 elements, which are padded to 28: a rank's quarter of them goes over the network.
+    """The ranks sum 25 elements, which are padded to 28: a rank's quarter of them goes over the network.
 
     With as many nodes as ranks of a node, a sum that goes across first and then inside would send the same.
     """

@@ -417,7 +417,7 @@ def test_a_gpu_that_computes_something_else_is_named() -> None:
 
 
 def test_figures_are_rates_of_what_was_done() -> None:
-    """Of the usual sample: neither the best one nor one that was held up counts."""
+    """Each figure is of the usual sample: neither the best one nor one that was held up counts."""
     (products, copies) = reference.of_gpus(FULL, SEEN)
     assert products.values["gpu-0", 0] == 2 * FULL.width**3 / 1e-3
     assert copies.values["gpu-3", 0] == 2 * FULL.copied / 1e-3

@@ -36,7 +36,7 @@ def through_port(perf: Perf, curve: Sweep, rate: float) -> tuple[Metric, Metric]
 
 
 def without_model(figure: Metric) -> Metric:
-    """The same figure; a model of the links between GPUs has no say."""
+    """Returns the same figure without its ``work``: a model of the links between GPUs has no say."""
     return dataclasses.replace(figure, work=None)
 
 

@@ -116,5 +116,5 @@ def as_promised(beyond: list[float], at_least: float | None) -> Metric:
 
 
 def share(value: float) -> Metric:
-    """Of a step; a wait of nothing is shown as 0.1 %."""
+    """Return the metric of a share of a step; 0 is shown as 0.1 %."""
     return Metric(max(value, 0.001), "x", "lower")

@@ -60,7 +60,7 @@ def whole_step(model: Model, device: torch.device) -> torch.Tensor:
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_raced_step_is_the_whole_models(ranks: Ranks, schedule: str) -> None:
-    """Of the second step: gradients begin at zero again."""
+    """The second step counts: its gradients begin at zero again."""
     model = small(blocks=2 * ranks.world_size, microbatches=2 * ranks.world_size)
     # On the ranks' device, whose generators draw other numbers than the CPU's.
     expected = ranks.run(lambda ctx: whole_step(model, ctx.device))

@@ -62,7 +62,10 @@ def served_by(ctx: Context, requests: Sequence[Request], make: Make) -> dict[int
 
 
 def served_and_left(ctx: Context, requests: Sequence[Request], **settings: Any) -> tuple[dict[int, Served], int, int]:
-    """The same, then how many steps were taken and pages reused; all pages are available again."""
+    """Returns what an engine makes of the requests, how many steps it took and how many pages it reused.
+
+    All pages are available again.
+    """
     engine = paged(ctx, **settings)
     with one_thread():
         served = serve(engine, requests)
@@ -150,7 +153,7 @@ def reused_after_a_change(ctx: Context, requests: Sequence[Request], **settings:
 
 
 def test_a_prefix_of_former_weights_is_kept_anew(ranks: Ranks) -> None:
-    """Of the three pages of the first request none is of use to the second; the third one finds the second's."""
+    """The second request can use none of the first one's three pages; the third request finds the second one's."""
     requests = [Request(name, (*range(13), name), 2) for name in range(3)]
     settings = {"seed": 1, "page_tokens": 4, "pages": 20, "slots": 1}
     assert ranks.run(reused_after_a_change, requests, **settings) == [[0, 0, 3]]

@@ -50,7 +50,7 @@ def padded(problem: Problem, degree: int, layers: Iterable[str] | None = None) -
 
 
 def elements(problem: Problem) -> int:
-    """Of all parameters."""
+    """Elements of all parameters."""
     return sum(value.numel() for value in problem.parameters().values())
 
 

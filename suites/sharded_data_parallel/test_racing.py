@@ -177,6 +177,6 @@ def test_loss_and_norm_of_a_16_bit_model_are_float32(ranks: Ranks) -> None:
 
 
 def test_the_formula_counts_all_parameters() -> None:
-    """Of models of which no two sizes are the same, too."""
+    """The formula is right for models in which no two sizes are the same, too."""
     for config in (CONFIG, CONFIG._replace(hidden=12, vocabulary=24)):
         assert numel(config) == sum(value.numel() for value in Llama(config, 0, 1).parameters())

@@ -60,7 +60,7 @@ def wrong_bits(tensor: torch.Tensor, *, stream: int) -> int:
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as integers."""
+    """Views the tensor's memory as integers, without a copy."""
     return tensor.view(OF_SIZE[tensor.dtype.itemsize])
 
 

@@ -78,7 +78,7 @@ class Course:
 
 
 Loss = Callable[[Tensors, int], torch.Tensor]
-"""Of all ranks, from the parameters and the number of the step."""
+"""The loss of all ranks, from the parameters and the number of the step."""
 Change = Callable[[Tensors, int], Tensors | None]
 """Gradients as the optimizer gets them at a step; None: it takes none."""
 
@@ -115,7 +115,7 @@ def mean_square(course: Course, degree: int) -> Loss:
 
 
 def _norm(gradients: Tensors) -> torch.Tensor:
-    """Of all gradients together."""
+    """The norm of all gradients together."""
     return torch.cat([gradient.flatten() for gradient in gradients.values()]).square().sum().sqrt()
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 DEALT = pytest.StashKey[int]()
-"""Of an item that hypothesis draws for; it has none of others."""
+"""The number of examples of an item that hypothesis draws for; other items have no such number."""
 
 
 T = TypeVar("T")

@@ -256,7 +256,7 @@ def _experts_of(
 def _experts_of_equal(
     first: torch.Tensor, second: torch.Tensor, arrived: torch.Tensor, counts: list[list[int]]
 ) -> torch.Tensor:
-    """The same of as many rows for each: one product of all experts at once."""
+    """Each expert on its rows, as many for each: one product of all experts at once."""
     ranks, local, rows, width = len(counts), len(counts[0]), counts[0][0], arrived.shape[1]
     x = arrived.view(ranks, local, rows, width).transpose(0, 1).reshape(local, ranks * rows, width)
     output = torch.bmm(torch.bmm(x, first.mT).relu(), second.mT)

@@ -44,7 +44,7 @@ class Given:
     parameters: Tensors
     x: torch.Tensor
     grad: torch.Tensor
-    """Of the output."""
+    """The gradient of the output."""
 
 
 @torch.no_grad()

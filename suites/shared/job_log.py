@@ -45,13 +45,13 @@ class Entry:
     attempt: int
     """Grows from attempt to attempt; the same on all ranks of one."""
     step: int
-    """Of ``began``: the first step of the attempt; of ``saved``: the step that follows the checkpoint."""
+    """The number of the step: for ``began`` the first of the attempt, for ``saved`` the one after the checkpoint."""
     at: float
     """When the line was written, in seconds since the machine's start."""
     since: float
     """When the process began (``began``), or when the rank began with the step or the checkpoint."""
     loss: str = ""
-    """Of a step, all bits of it: ``float.hex``."""
+    """The loss of a step, with all its bits: ``float.hex``."""
     samples: tuple[int, ...] = ()
     """That the rank saw in a step."""
     mishap: Mishap | None = None

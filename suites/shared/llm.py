@@ -22,22 +22,22 @@ class Workload:
 
     config: Config
     sequences: int
-    """Of each rank."""
+    """The number of sequences on each rank."""
     length: int
     """Tokens of a sequence."""
     seed: int
-    """Of weights and tokens."""
+    """The seed of weights and tokens."""
     compute: torch.dtype
-    """Of the products and of the parameters that travel; gradients travel in the parameters' own dtype."""
+    """The dtype of the products and of the parameters that travel; gradients travel in the parameters' own dtype."""
     parameters: torch.dtype = torch.float32
     """What parameters and the optimizer's state are held in."""
 
     def tokens(self, world_size: int) -> int:
-        """Of a step, on all ranks together."""
+        """Tokens of a step, on all ranks together."""
         return world_size * self.sequences * self.length
 
     def flop(self, world_size: int) -> float:
-        """Of a step, on all ranks together."""
+        """Floating-point operations of a step, on all ranks together."""
         return flop_of_step(self.config, world_size * self.sequences, self.length)
 
     def batch(self, ctx: Context) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,7 +98,7 @@ def training_step(ctx: Context, work: Workload, model: Llama) -> Step[torch.Tens
 
 
 def mean_of_ranks(ctx: Context, loss: torch.Tensor) -> torch.Tensor:
-    """Of the ranks' losses, which are of as many tokens each."""
+    """The mean of the ranks' losses, each of which is over the same number of tokens."""
     mean = loss.detach().float() if loss.dtype != torch.float64 else loss.detach().clone()
     dist.all_reduce(mean)
     return mean / ctx.world_size

@@ -16,7 +16,7 @@ from pytest_gpuperf import Context
 from suites.shared.peer_memory import SymmetricMemory, allocate
 
 NBYTES = 1024
-"""Of the memory, whatever the program asks for."""
+"""Bytes of the memory, whatever the program asks for."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class OneSlowRank:
     passed: int = 0
 
     def buffer(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
-        """Of the memory."""
+        """A view of that rank's bytes of the memory."""
         return self.memory.buffer(rank, shape, dtype, offset)
 
     def barrier(self) -> None:

@@ -59,15 +59,15 @@ class Problem:
     """0: the network has no such layers, and its gradients do not depend on its parameters."""
     outputs: int = 2
     rows: int = 2
-    """Of a microbatch, on each rank."""
+    """Rows of a microbatch, on each rank."""
     microbatches: int = 1
-    """Of a step; their gradients are added."""
+    """Microbatches of a step; their gradients are added."""
     steps: int = 2
     dtype: torch.dtype = torch.float64
     optimizer: str = "sgd"
     """``sgd`` (with momentum 1) or ``adam``."""
     multiple: int | None = None
-    """Of which the output gradients are multiples; R by default, so that the mean over ranks is whole."""
+    """The number of which the output gradients are multiples; R by default, so that the mean over ranks is whole."""
     wide: bool = False
     """Whether gradients need more bits than a lower precision has; for ``sgd`` alone."""
 

@@ -82,12 +82,12 @@ class Job:
     script: Sequence[str]
     """The script with its arguments: ``("train.py", ...)``, or ``("-m", "package.train", ...)``."""
     ranks: int = 1
-    """Of each machine."""
+    """The number of ranks on each machine."""
     machines: str = "1"
     """How many there are: a number, or the fewest and the most, ``"1:2"``."""
     max_restarts: int = 0
     patience: Mapping[str, int] = field(default_factory=dict)
-    """Of the machines for each other: keys of ``--rdzv-conf``, in seconds, in place of those in ``PATIENCE``."""
+    """How long machines wait for each other: keys of ``--rdzv-conf``, in seconds, in place of those in ``PATIENCE``."""
 
 
 PATIENCE: Mapping[str, int] = {
@@ -209,7 +209,7 @@ class Torchrun:
             )
         assert self._guard.stdout is not None
         self.pid = int(self._guard.stdout.readline())
-        """Of the agent."""
+        """The process id of the agent."""
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ from pytest_gpuperf import Metric, Timing
 
 
 def medians(timing: Timing) -> list[float]:
-    """Of each rank's own samples."""
+    """The median of each rank's own samples."""
     return [statistics.median(samples.seconds) for samples in timing.ranks]
 
 

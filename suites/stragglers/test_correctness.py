@@ -48,7 +48,10 @@ def test_no_two_ranks_have_one_matrix() -> None:
 
 
 def timing(*of_ranks: tuple[float, ...]) -> Any:
-    """Of steps that took each rank so many seconds, sample by sample; what is asked of a Timing."""
+    """A stand-in for the Timing of steps that took each rank so many seconds, sample by sample.
+
+    It has only the attributes that are read.
+    """
     slowest = [max(sample) for sample in zip(*of_ranks, strict=True)]
     ranks = [SimpleNamespace(seconds=seconds) for seconds in of_ranks]
     clock = SimpleNamespace(clock="host")

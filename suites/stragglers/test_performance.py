@@ -21,7 +21,7 @@ pytestmark = pytest.mark.perf
 DELAY = 0.002
 """Seconds: a hundred times what a step takes otherwise."""
 PRODUCTS = 4
-"""Of a rank, and of who shares its device: a quarter of a millisecond each on an H200."""
+"""Products of a rank, and as many of the neighbour on its device: a quarter of a millisecond each on an H200."""
 WIDTH = 2048
 LEAST = 1.2
 """Times what the others take, by who shares its device; it should be about twice."""

@@ -142,7 +142,7 @@ def test_which_of_its_two_slow_links_is_worse_does_not_matter(world_size: int) -
 
 
 def logs(text: str, nodes: int = 2) -> list[NcclLog]:
-    """Of three ranks."""
+    """The NCCL logs of three ranks."""
     lines = [line.partition(": ") for line in text.strip().splitlines()]
     seen = f"comm 0x1 rank 0 nRanks 3 nNodes {nodes} localRanks 2 localRank 0 MNNVL 0\n"
     return [NcclLog.of(seen + "\n".join(said for of, _, said in lines if of == str(rank))) for rank in range(3)]

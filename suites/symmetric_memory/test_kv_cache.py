@@ -65,7 +65,7 @@ def after(rank: int, operations: list[Operation]) -> tuple[list[Operation], dict
 
 
 def assert_cached(ranks: Ranks, operations: Sequence[Sequence[list[Operation]]]) -> None:
-    """Of each rank's operations in each round, all that came before count."""
+    """Each round has the right sequences and refusals; all operations that came before count."""
     degree = ranks.world_size
     rounds: list[list[list[Operation]]] = []
     models: list[list[tuple[dict[int, torch.Tensor], list[int]]]] = []

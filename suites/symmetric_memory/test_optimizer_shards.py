@@ -21,11 +21,11 @@ LARGEST = 2**36  # magnitude of a gradient, before it is multiplied
 
 
 def assert_optimized(ranks: Ranks, *, numel: int, steps: int, seed: int) -> None:
-    """The same weights as one optimizer's that sees the mean of all gradients.
+    """All ranks end with the weights of one optimizer that sees the mean of all gradients.
 
-    Exactly: weights and gradients are whole numbers, the gradients multiples of R, learning rate and momentum powers
-    of 2. After 3 steps no bit is worth less than 2**-3 * 2**-2, and none more than 8 * 2**38: float64 holds 53 bits,
-    and a smaller dtype would not.
+    They are exact: weights and gradients are whole numbers, the gradients multiples of R, learning rate and momentum
+    powers of 2. After 3 steps no bit is worth less than 2**-3 * 2**-2, and none more than 8 * 2**38: float64 holds 53
+    bits, and a smaller dtype would not.
     """
     degree = ranks.world_size
     weights = integers((numel,), torch.float64, seed=seed)

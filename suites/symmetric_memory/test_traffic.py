@@ -17,7 +17,7 @@ RANKS = 3
 NUMEL = 30
 """Elements of the weights."""
 NBYTES = 60
-"""Of activations, and of gradients."""
+"""Bytes of activations, and of gradients."""
 
 
 def of_size(ctx: Context, *, program: Callable[..., Any]) -> Step[Any]:

@@ -27,9 +27,9 @@ WIDTH, PER_RANK = 32, 16
 
 
 def given_to(degree: int) -> list[Given]:
-    """Of one factor numbers with many bits, of the others -1, 0 and 1: sums of W T or W F of them stay exact.
+    """Steps in which one factor has numbers with many bits, and the others have -1, 0 and 1.
 
-    Of 8 ranks these are 2**12; ``all_wide`` leaves room for 2**14.
+    Sums of W T or W F of them stay exact: with 8 ranks these are 2**12, and ``all_wide`` leaves room for 2**14.
     """
     split = PER_RANK * degree
     drawn = parameters(("0.", split, WIDTH), ("2.", WIDTH, split), degree=degree, bias=False, seed=1)

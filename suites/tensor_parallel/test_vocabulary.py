@@ -47,7 +47,7 @@ def batch(*, vocabulary: int, tokens: int, seed: int) -> TokenStep:
 
 
 def batches(steps: int, *, vocabulary: int, tokens: int, seed: int) -> list[TokenStep]:
-    """Of steps that have neither tokens nor targets nor weights in common, nor how many targets count."""
+    """Batches of steps that differ in tokens, targets and weights, and in how many targets count."""
     drawn = [batch(vocabulary=vocabulary, tokens=tokens, seed=seed + number) for number in range(steps)]
     for number, (_, target, _) in enumerate(drawn):
         target[1 : 1 + number] = -100

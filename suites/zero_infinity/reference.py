@@ -11,7 +11,7 @@ from suites.shared.references import whole_batch
 from suites.shared.step import Tensors
 
 BETAS = 0.5, 0.75
-"""Of ``problems.ADAM``."""
+"""The betas of ``problems.ADAM``."""
 
 
 def whole_state(problem: Problem) -> Tensors:

@@ -111,7 +111,7 @@ def test_offloaded(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, data:
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(("optimizer", "nbytes"), [("sgd", 8 * 22), ("adam", 8 * 9 + 4)])
 def test_offloaded_to_disk_by_four(ranks: Ranks, tmp_path: Path, optimizer: str, nbytes: int) -> None:
-    """Of 9 weights and 3 biases slices are of 3 and of 1, the last rank's of padding alone.
+    """A slice has 3 of 9 weights or 1 of 3 biases; the last rank's slices have only padding.
 
     SGD keeps 2 numbers for each element of 3 and 2 slices, 2 (3 * 3 + 2 * 1); Adam 3 for one slice, and a count.
     """
@@ -125,7 +125,7 @@ def test_offloaded_to_disk_by_four(ranks: Ranks, tmp_path: Path, optimizer: str,
 
 @pytest.mark.parametrize("stop_after", [None, 2], ids=["at once", "resumed"])
 def test_adam_of_several_parameters(ranks: Ranks, tmp_path: Path, stop_after: int | None) -> None:
-    """Of one step, since later gradients of hidden layers depend on what Adam rounds; or of several of one layer."""
+    """Adam takes one step, since later gradients of hidden layers depend on what it rounds; or several of one layer."""
     hidden, steps = (4, 1) if stop_after is None else (0, 3)
     problem = Problem(world_size=2, seed=3, hidden=hidden, steps=steps, optimizer="adam")
     accounts = ranks.run(programs.account, problem=problem, folder=tmp_path, stop_after=stop_after)

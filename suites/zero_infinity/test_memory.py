@@ -22,7 +22,10 @@ WIDTH, STEPS, ITEMSIZE = 64, 3, 8
 
 
 def wide(world_size: int, optimizer: str) -> Problem:
-    """Of parameters that are large beside activations: 3 (SGD) or 1 (Adam) of 64 x 64, and 2 or no biases of 64."""
+    """A problem whose parameters are large next to its activations.
+
+    They are 3 (SGD) or 1 (Adam) of 64 x 64, and 2 or no biases of 64.
+    """
     return Problem(
         world_size=world_size,
         seed=1,

@@ -143,7 +143,7 @@ def test_operations_are_those_of_torchs_counter(ranks: Ranks, tmp_path: Path) ->
 
 
 def test_bytes_count_padding() -> None:
-    """Of 16 elements each of 3 ranks has 6; 2 blocks of float32, and 3 numbers of each element."""
+    """Each of 3 ranks has 6 of 16 elements; there are 2 blocks of float32, and 3 numbers of each element."""
     work = small(compute=torch.bfloat16)
     assert (work.share(3), work.crossing_bytes(3), work.state_bytes(3)) == (2 * 6, 2 * 6 * 4, 3 * 2 * 6 * 4)
 
@@ -178,7 +178,7 @@ def test_a_mean_of_16_bits_is_divided_in_float32(ranks: Ranks, tmp_path: Path) -
 
 @pytest.mark.ranks(3)
 def test_blocks_and_gradients_travel_in_the_dtype_of_computation(ranks: Ranks, tmp_path: Path) -> None:
-    """Of 16 elements each of 3 ranks has 6, padding included; 2 bytes each, and 2 numbers of float32 in the end."""
+    """Each of 3 ranks has 6 of 16 elements, padding included, of 2 bytes each; in the end come 2 numbers of float32."""
     work = small(compute=torch.bfloat16)
     gathers, scatters = [("all_gather", 6 * 2)] * work.blocks, [("reduce_scatter", 18 * 2)] * work.blocks
     for place in PLACES:

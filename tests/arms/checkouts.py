@@ -57,7 +57,7 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def blueprint(folder: Path, **options: object) -> Blueprint:
-    """Of a run in the folder, on two GPUs."""
+    """Return the blueprint of a run in the folder, on two GPUs."""
     given = {**NEUTRAL, "gpuperf_gpus": "2", **options}
     ini = (f"gpuperf_leases={folder.parent / 'leases'}", "gpuperf_grace=0.5")
     return Blueprint(folder, None, folder, False, given, ("no:randomly", "no:asyncio", "no:rerunfailures"), ini)

@@ -30,7 +30,7 @@ def _imports_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def redirect(tmp_path: Path) -> Redirect:
-    """Of an empty repository and an empty worktree."""
+    """Return the redirect from an empty repository to an empty worktree."""
     for name in ("repository", "worktree"):
         (tmp_path / name).mkdir()
     return Redirect.of(tmp_path / "repository", tmp_path / "worktree")

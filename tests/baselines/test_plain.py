@@ -76,7 +76,7 @@ def test_a_list_that_is_too_short_or_too_long_is_refused(interval: object, expec
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Of each kind of type one."""
+    """Has a field of each kind of type."""
 
     name: str
     flag: bool

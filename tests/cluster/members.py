@@ -21,7 +21,7 @@ class MemberHere(Member):
 
     host: NodeHost
     threads: Mapping[bool, ThreadPoolExecutor]
-    """Of one thread each: for what may run beside another, and for all else."""
+    """Pools of one thread each: for calls that may run next to another one, and for all other calls."""
 
     def call(self, method: str, *args: Any, wake: bool = False) -> Any:
         if self.lost:

@@ -114,7 +114,7 @@ class Judged:
     recording: WholeRun
     recorded: Baselines
     ranks: list[list[str]]
-    """Of the recording, for each measured test and rank: name, process, rank, node."""
+    """The recording's ranks, for each measured test and rank: name, process, rank, node."""
     run: WholeRun
     adopted: subprocess.CompletedProcess[str]
     after: Baselines

@@ -56,7 +56,7 @@ class Lab:
 
     @property
     def top(self) -> Path:
-        """Of the repository."""
+        """The top folder of the repository."""
         return self.folder / "repository"
 
     def clone(self, name: str) -> Path:
@@ -69,7 +69,7 @@ class Lab:
         return run_pytest(self.top, *self.options(*options), env=variables(self.folder), timeout=SLOW)
 
     def options(self, *options: str) -> list[str]:
-        """Of a run on all nodes."""
+        """Return the options of a run on all nodes."""
         return ["--cluster", self.cluster.address, "--gpus=0", *options]
 
     def loaded(self, node: str, seconds: float) -> set[str]:

@@ -80,7 +80,7 @@ class World:
     affordable: int = 1000
     """Launches."""
     undoing_of: Mapping[str, Undoing] = field(default_factory=dict)
-    """Of tests whose decisions are made up as well."""
+    """The made-up decisions, by test."""
     log: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 

@@ -71,7 +71,7 @@ def test_each_block_has_one_ratio_however_often_the_precision_was_looked_at(monk
 def test_blocks_end_when_the_budget_that_the_arms_share_is_spent_by_the_hosts_clock(
     monkeypatch: pytest.MonkeyPatch, host_seconds: float, samples: int
 ) -> None:
-    """Of two arms that share 0.2 s; a block has two samples of each."""
+    """Two arms share 0.2 s; a block has two samples of each."""
     monkeypatch.setattr(interleaving, "slowest", lambda seconds, device: list(seconds))
     times = (float(number**2) for number in count(1))
     taken: list[float] = []

@@ -57,7 +57,10 @@ def test_far_tails_and_dof_that_are_no_integers(dof: float) -> None:
 
 @given(tails)
 def test_closed_forms(tail: float) -> None:
-    """Of 1, 2 and 4 degrees of freedom; Shaw, Sampling Student's T distribution, J. Comput. Finance 9 (2006)."""
+    """There are some for 1, 2 and 4 degrees of freedom.
+
+    Shaw, Sampling Student's T distribution, J. Comput. Finance 9 (2006).
+    """
     rest = 4 * tail * (1 - tail)
     assert upper_quantile(tail, 1) == pytest.approx(1 / math.tan(math.pi * tail), rel=1e-6, abs=1e-9)
     assert upper_quantile(tail, 2) == pytest.approx((1 - 2 * tail) * math.sqrt(2 / rest), rel=1e-6, abs=1e-9)

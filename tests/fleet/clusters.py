@@ -12,7 +12,7 @@ from pytest_gpuperf.features.fleet.tournament import rounds
 NOISE = 0.01  # of a measurement, as a logarithm
 
 Losses = Mapping[object, float]
-"""Of a host, a GPU, or a pair of hosts or GPUs, as a fraction."""
+"""The losses of hosts, GPUs, or pairs of hosts or GPUs, as fractions."""
 
 
 def names(hosts: int) -> list[str]:

@@ -40,7 +40,7 @@ class Device:
     """Bits."""
     memory_megahertz: int | None = 3201
     cores: Sequence[int] | None = ()
-    """Of its NUMA node."""
+    """The cores of its NUMA node."""
     power_limit_milliwatts: int | None = 700_000
     mig: bool | None = False
     memory_bytes: int = 150_754_820_096
@@ -121,7 +121,7 @@ class FakeNvml:
         self.looks = 0
         """At a GPU's clocks."""
         self.sets = 0
-        """Of events, created and not freed."""
+        """Sets of events that were created and not freed."""
 
     def nvmlInit(self) -> None:
         if self.init_error is not None:

@@ -22,7 +22,7 @@ RUN = "a run"
 
 @pytest.fixture
 def ours(folder: Path) -> Leases:
-    """Of a worker of the run that started processes belong to."""
+    """Return the leases of a worker of the run that started the processes."""
     return Leases(folder, run=RUN)
 
 

@@ -48,7 +48,7 @@ def client() -> Iterator[ForkserverClient]:
 
 @pytest.fixture
 def own_client() -> Iterator[ForkserverClient]:
-    """The same, the test's own."""
+    """Yield a client that only this test uses."""
     client = ForkserverClient(PRELOAD)
     yield client
     client.close()

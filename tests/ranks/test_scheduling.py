@@ -31,7 +31,7 @@ allowed = pytest.mark.skipif(
 
 
 def policies(ctx: Context) -> set[int]:
-    """Of all threads, gloo's too."""
+    """Return the policies of all threads, gloo's included."""
     dist.all_reduce(torch.ones(1))
     return {os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")}
 

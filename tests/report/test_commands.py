@@ -90,7 +90,7 @@ def test_a_recording_says_what_it_accepts() -> None:
 
 
 def test_the_command_in_a_report_is_of_this_run(tmp_path: Path) -> None:
-    """Of the folder where pytest was started, and with what the test would not run without."""
+    """It names the folder in which pytest was started, and the options that the test needs."""
     folder = write(
         tmp_path,
         {

@@ -201,7 +201,7 @@ def test_the_budget_is_of_the_hosts_clock(monkeypatch: pytest.MonkeyPatch, host_
 def test_the_samples_of_a_steady_step_are_part_of_the_budget(
     monkeypatch: pytest.MonkeyPatch, host_seconds: float, more: int
 ) -> None:
-    """Of 0.15 s or 15 samples, looked at after every 6; the warm-up's last 6 are the first."""
+    """The budget is 0.15 s or 15 samples, checked after every 6; the warm-up's last 6 are the first."""
     clock = ScriptedClock([10e-3 * (1 + index % 3 / 10) for index in range(500)])
     timed = alone(clock, monkeypatch)
     monkeypatch.setattr("time.perf_counter", lambda: clock.calls * host_seconds)

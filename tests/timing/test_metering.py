@@ -144,7 +144,7 @@ def test_what_cannot_be_metered_is_refused(call: Call, program: Callable[..., An
 
 
 def reading(**changes: Any) -> RankReading:
-    """Of 10 steps."""
+    """Return a rank's reading of 10 steps."""
     values: dict[str, Any] = {
         "steps": 10,
         "seconds": 2.0,

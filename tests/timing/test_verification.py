@@ -28,7 +28,7 @@ def ones(ctx: Context, *, counts: bool = True) -> Step:
 
 
 def again(ctx: Context, *, counts: bool = True) -> Step:
-    """The same, with the inputs put back before each sample."""
+    """Return a step whose inputs are restored before each sample."""
     x = torch.zeros(1, dtype=torch.float64, device=ctx.device)
     return Resettable(lambda: x.add_(1), x.zero_)
 

@@ -278,7 +278,7 @@ def test_a_race_goes_on_until_it_is_over() -> None:
 
 
 def test_a_race_clears_a_figure_that_scatters_widely() -> None:
-    """Of 5 % no race would: launches that differ by 30 % are no evidence for so little."""
+    """No race could clear a loss of 5 %: launches that differ by 30 % are no evidence for so little."""
     judge, old, present = judge_of(WILD), [85.0, 115.0] * 7, [115.0, 85.0] * 7
     suspect = screened(judge, 20.0)
     assert suspect.suspect

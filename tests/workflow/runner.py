@@ -43,7 +43,7 @@ class Event:
     name: str = "schedule"
     payload: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, bool] = field(default_factory=dict)
-    """Of a start by hand."""
+    """The inputs of a manual start."""
 
     @property
     def contexts(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Ended:
     """The name of the first step that failed; empty if none did."""
     log: str
     summary: str
-    """Of the job, in Markdown."""
+    """The job's summary, in Markdown."""
     artifacts: Mapping[str, Path]
     """By name, the folder with an artifact's files."""
 

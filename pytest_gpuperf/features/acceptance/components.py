@@ -23,7 +23,7 @@ class Component:
     checks: Sequence[str] = ()
     """Checks of the doctor that explain why it is slow."""
     decisive: Sequence[str] = ()
-    """Those of them whose warning says by itself that the component is slow."""
+    """The checks among ``checks`` whose warning alone says that the component is slow."""
 
 
 MACHINE = (

@@ -18,7 +18,7 @@ class Home:
     file: str | None
     """The module's source; None for one that has none."""
     name: str
-    """Of the class in the module, with dots if it stands in another class."""
+    """The name of the class in the module, with dots if another class contains it."""
 
 
 @dataclass(frozen=True, slots=True)

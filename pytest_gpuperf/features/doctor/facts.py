@@ -60,7 +60,7 @@ class IsolationFacts:
     limits: Mapping[str, tuple[int, int]] = field(default_factory=dict, metadata=OPTIONAL)
     """Soft and hard resource limits by their names in ulimit's terms: memlock, nofile, nproc, stack, core."""
     capabilities: tuple[str, ...] | None = field(default=None, metadata=OPTIONAL)
-    """Those of CAP_IPC_LOCK, CAP_SYS_NICE, CAP_SYS_PTRACE, CAP_SYS_ADMIN that this process has."""
+    """The capabilities that this process has of CAP_IPC_LOCK, CAP_SYS_NICE, CAP_SYS_PTRACE and CAP_SYS_ADMIN."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def suggestions(facts: Facts, found: Sequence[Suggestion]) -> list[str]:
 
 
 def document(facts: Facts, findings: Sequence[Finding], found: Sequence[Suggestion] | None) -> Mapping[str, Any]:
-    """The same as plain JSON types; ``facts`` can be read back with ``--facts``."""
+    """Return the report as plain JSON types; ``--facts`` reads ``facts`` back."""
     return {
         "doctor": SCHEMA,
         "facts": plain(facts),

@@ -58,10 +58,10 @@ class _Figure:
     untried: dict[str, str]
     found: Explained | None = None
     undone: list[Metric] = field(default_factory=list)
-    """Of the launches with all of the record's variables."""
+    """The metric of the launches with all of the record's variables."""
     as_it_is: list[Metric] = field(default_factory=list)
     by_part: dict[frozenset[str], list[Metric]] = field(default_factory=dict)
-    """Of launches with some of them."""
+    """The metric of the launches with some of these variables."""
     search: Generator[tuple[str, ...], bool, tuple[str, ...]] | None = None
     asked: frozenset[str] = frozenset()
     """The part of the variables that the search wants to know about."""

@@ -17,7 +17,7 @@ class Component:
     kind: str
     """GPU, GPU memory, links between GPUs, PCIe; host if the figure depends on all of them."""
     number: str = ""
-    """Of the GPU, or of both ends of the link: 3, 0-3; empty if the figure names none."""
+    """The number of the GPU, or of both ends of the link: 3, 0-3; empty if the metric names none."""
 
     def __str__(self) -> str:
         """The part in words: GPU 3, link 0-3, links between GPUs."""

@@ -17,7 +17,7 @@ from pytest_gpuperf.features.fleet.results_of_hosts import Figure
 from pytest_gpuperf.figures.student import upper_quantile
 
 CHANCE = 0.001
-"""Of a whole comparison: how likely it accuses any host of a fleet without a slow one."""
+"""Probability that a comparison accuses any host of a fleet in which none is slow."""
 LEAST_LOSS = 0.015  # never worth an accusation, however sure; the judge's own bound
 LEAST_SPREAD = 0.001  # as a logarithm: figures of some digits are equal on many hosts, and a spread of 0 accuses all
 LEAST_HOSTS = 5  # a median of fewer has no deviation that means anything

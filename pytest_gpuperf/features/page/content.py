@@ -40,7 +40,7 @@ class Figure:
     """The present one; of a race without a record, the old one is before it."""
     change: str
     share: float | None
-    """Of the physical limit."""
+    """The metric as a share of its physical limit."""
     limit: str
     """Share and name of the limit in words; empty without one."""
     lines: Sequence[str]
@@ -125,7 +125,7 @@ class Content:
     stored: Mapping[str, Baselines] = field(default_factory=dict)
     """By hardware key."""
     histories: Mapping[str, History] = field(default_factory=dict)
-    """The same."""
+    """The metric's launches over time, by hardware key."""
 
     @cached_property
     def keys(self) -> list[str]:

@@ -11,7 +11,7 @@ from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 LAUNCHES = 4
-"""Of a suspect whose code did not change: as many as a race has of both arms when it clears the code at once."""
+"""Launches of a suspect whose code did not change: as many as a race has that clears the code at once."""
 
 
 class SameCode:

@@ -50,7 +50,7 @@ class Entry:
     """What one test measured in one launch."""
 
     number: Count
-    """Of the launch."""
+    """The number of the launch."""
     launch: str
     """Its id."""
     info: LaunchInfo

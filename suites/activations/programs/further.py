@@ -48,7 +48,7 @@ def _several_results(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def _of_all_kinds(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """A block gets tensors and other values by place, by name and in lists; each has an effect of its own."""
+    """Passes a block tensors and other values by position, by name and in lists; each has a separate effect."""
     offset, taken = x * 3, x * 5
 
     def of_all(

@@ -39,12 +39,12 @@ class Work:
 
     @property
     def weight_bytes(self) -> int:
-        """Of all blocks."""
+        """The bytes of the weights of all blocks."""
         return self.blocks * 2 * self.width * self.hidden * self.dtype.itemsize
 
     @property
     def input_bytes(self) -> int:
-        """Of a block's input."""
+        """The bytes of a block's input."""
         return self.rows * self.width * self.dtype.itemsize
 
     @property
@@ -53,9 +53,10 @@ class Work:
         return self.input_bytes + 2 * self.rows * self.hidden * self.dtype.itemsize
 
     def flop(self, trainers: int) -> float:
-        """Of a step: 2 for each weight and row in the forward, 4 in the backward, without what is computed twice.
+        """The floating-point operations of a step, without what is computed twice.
 
-        The input of the first matrix is data, and needs no gradient: 2 less for each of its weights.
+        Each weight and row takes 2 in the forward and 4 in the backward. The input of the first matrix is data, and
+        needs no gradient: each weight of that matrix takes 2 less.
         """
         return 2.0 * trainers * self.rows * self.width * self.hidden * (3 * 2 * self.blocks - 1)
 

@@ -88,7 +88,7 @@ class Meanwhile:
     unfinished: bool
     """Whether the save was still going on when training had taken its steps."""
     losses: list[float]
-    """Of these steps."""
+    """The losses of these steps."""
     end: Packed
     """Parameters after them."""
 

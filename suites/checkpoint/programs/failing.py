@@ -31,7 +31,7 @@ from suites.shared.bits import random_bits
 
 TENSORS = 3
 FILE_EVENTS = frozenset(["open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.scandir", "shutil.rmtree"])
-"""Of Python's audit hooks: what asks the file system for something."""
+"""The events of Python's audit hooks that ask the file system for something."""
 
 
 def state_of(ctx: Context, step: int, numel: int) -> State:

@@ -13,7 +13,7 @@ from typing import Any
 from torch.distributed.checkpoint import Metadata
 
 FORMAT = 1
-"""Of manifests that this version writes; it reads this one and earlier ones."""
+"""The format of the manifests that this version writes; it reads this format and earlier ones."""
 MANIFEST = "manifest.json"
 NAMED = 3
 """How many tensors of a file a message names."""
@@ -53,7 +53,7 @@ class File:
 
     @property
     def nbytes(self) -> int:
-        """Of the whole file."""
+        """The number of bytes in the whole file."""
         return sum(piece.nbytes for piece in self.pieces)
 
 

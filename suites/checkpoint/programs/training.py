@@ -24,9 +24,9 @@ LEARNING_RATE = 0.01
 RATE_OF_NORMS = 0.25
 """As a share of that of the matrices: rates that are mixed up are others."""
 DECAY = 0.75
-"""Of the learning rate, after each step: whoever does not restore it goes on with another one."""
+"""The factor of the learning rate after each step: training that does not restore the rate continues with another."""
 SEQUENCES, LENGTH = 12, 5
-"""Of a step, on all ranks together; up to 4 ranks share the sequences evenly."""
+"""The number and length of the sequences of a step, on all ranks together; up to 4 ranks share them evenly."""
 
 State = dict[str, Any]
 """What torch.distributed.checkpoint saves: tensors, DTensors and values, nested."""
@@ -39,7 +39,7 @@ class Setup:
     config: Config
     layout: Layout
     seed: int
-    """Of weights and tokens."""
+    """The seed of weights and tokens."""
     dtype: torch.dtype = torch.float64
 
     def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:

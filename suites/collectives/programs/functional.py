@@ -20,7 +20,7 @@ class Asked:
     """What all ranks of a group do with one tensor each."""
 
     xs: Sequence[torch.Tensor]
-    """Of all ranks of the world; the group's size divides each dimension."""
+    """The tensors of all ranks of the world; the group's size divides each dimension."""
     op: str
     dim: int
     """Along which tensors are gathered and scattered; may be negative."""

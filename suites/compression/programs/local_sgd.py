@@ -17,7 +17,7 @@ from pytest_gpuperf import Context
 from suites.shared.step import Tensors
 
 PERIODS = {2: 2, 4: 4}
-"""Of the hierarchy: how many neighbours average, by how often they do it."""
+"""The hierarchy of averages: how many neighbours average, by the number of steps after which they do it."""
 WARMUP = 3
 """Steps before the first average; no period divides them."""
 

@@ -229,7 +229,7 @@ def ulysses_attention(
 def ordered_ulysses_attention(
     ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
 ) -> torch.Tensor:
-    """The same for the contiguous layout alone, in which all tokens arrive in their order: none is moved."""
+    """Computes Ulysses attention for the contiguous layout only: all tokens arrive in their order, so none is moved."""
     query, key, value = (all_to_all(ctx, tensor, split=1, join=SEQUENCE) for tensor in (query, key, value))
     output = functional.scaled_dot_product_attention(
         query, key, value, is_causal=causal, enable_gqa=query.shape[1] != key.shape[1]

@@ -62,7 +62,9 @@ def cut_and_joined(ctx: Context, *, tokens: torch.Tensor, places: torch.Tensor, 
 
 
 def one_after_another(ctx: Context, *, lengths: list[int]) -> list[list[int]]:
-    """The places that a rank holds of sequences of these lengths, each in a context of its own; balanced if that fits.
+    """Returns the places that a rank holds of each sequence of these lengths.
+
+    Each sequence has a separate context, and is balanced if that fits.
 
     Args:
         ctx: the rank's context.

@@ -35,16 +35,19 @@ ROWS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of the attention."""
+    """The sizes of the attention."""
 
     heads: int
     kv_heads: int
     features: int
-    """Of a head."""
+    """The number of features of a head."""
     dtype: torch.dtype
 
     def flop(self, tokens: int) -> float:
-        """Of forward and backward: three times two products of each head, of which the mask leaves half."""
+        """The floating-point operations of forward and backward.
+
+        Each head takes three times two products, of which the mask leaves half.
+        """
         return 3.0 * 2 * tokens**2 * self.heads * self.features
 
     def gathered(self, tokens: int, ranks: int) -> int:
@@ -118,7 +121,7 @@ def train(
 
 
 def in_flash(step: Step[Tensors]) -> Step[Tensors]:
-    """The same step with the flash kernel, so that ways differ by what they send, and not by their kernels."""
+    """Returns the same step with the flash kernel, so that ways differ by what they send, and not by their kernels."""
     # Here, since this module travels to the ranks by value, and torch 2.11's SDPBackend cannot.
     from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -27,17 +27,20 @@ BATCHES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of the perceptron and of a rank's batch."""
+    """The sizes of the perceptron and of a rank's batch."""
 
     layers: int
     width: int
     rows: int
-    """Of a rank's batch."""
+    """The number of rows of a rank's batch."""
     dtype: torch.dtype
 
     @property
     def flop(self) -> float:
-        """Of forward and backward on one rank; the first layer's input needs no gradient."""
+        """The floating-point operations of forward and backward on one rank.
+
+        The first layer's input needs no gradient.
+        """
         return 2.0 * self.rows * self.width**2 * (3 * self.layers - 1)
 
     @property
@@ -68,7 +71,7 @@ ranks it is empty.
 
 
 def perceptron(sizes: Sizes, seed: int, device: torch.device | str) -> nn.Sequential:
-    """The same on all ranks: ReLU between the layers, weights that keep activations near 1."""
+    """Returns the same network on all ranks: ReLU between the layers, weights that keep activations near 1."""
     generator = torch.Generator(device).manual_seed(seed)
     layers: list[nn.Module] = []
     for _ in range(sizes.layers):
@@ -86,7 +89,7 @@ def rows_of(ctx: Context, sizes: Sizes, rank: int, number: int) -> torch.Tensor:
 
 
 def batch_of(ctx: Context, sizes: Sizes, rank: int, number: int) -> torch.Tensor:
-    """The same on the host."""
+    """A rank's rows, on the host; another rank and another number have others."""
     return rows_of(ctx, sizes, rank, number).cpu()
 
 

@@ -29,7 +29,7 @@ AllReduce = Callable[[Context, torch.Tensor], None]
 def trajectory_and_traffic(
     ctx: Context, program: Callable[..., Step[Tensors]], *, problem: Problem, **kwargs: Any
 ) -> tuple[Packed, dict[str, int]]:
-    """The same, and the bytes that the last step gave to each collective: counting them slows a step down."""
+    """Returns the trajectory, and the bytes that the last step gave to each collective: counting slows a step down."""
     step = program(ctx, problem=problem, **kwargs)
     traffic = Traffic()
     return Packed.of(all_steps(step, problem.steps, traffic)), sizes(traffic.calls)
@@ -38,7 +38,10 @@ def trajectory_and_traffic(
 def trajectory_and_buckets(
     ctx: Context, *, problem: Problem, all_reduce: AllReduce | None, **kwargs: Any
 ) -> tuple[Packed, list[int]]:
-    """Of DistributedDataParallel; the bytes of each bucket of gradients, in order, that reached ``all_reduce``."""
+    """Returns the trajectory of DistributedDataParallel, and the sizes of its buckets of gradients.
+
+    The sizes are the bytes of each bucket that reached ``all_reduce``, in order.
+    """
     buckets: list[int] = []
 
     def counted(ctx: Context, tensor: torch.Tensor) -> None:

@@ -27,7 +27,7 @@ LEARNING_RATE = 1.0  # keeps whole numbers whole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Of the whole layer."""
+    """The weights of the whole layer."""
 
     gate: torch.Tensor
     """E x D."""

@@ -25,10 +25,10 @@ BATCHES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of the layer, and of a rank's tokens."""
+    """The sizes of the layer, and of a rank's tokens."""
 
     tokens: int
-    """Of a rank."""
+    """The number of tokens of a rank."""
     width: int
     hidden: int
     experts: int
@@ -48,7 +48,7 @@ class Sizes:
         return self.width * self.dtype.itemsize
 
     def flop(self, assignments: int) -> float:
-        """Of forward and backward of so many assignments: three times two products."""
+        """Floating-point operations of forward and backward of so many assignments: three times two products."""
         return 3.0 * 2 * 2 * assignments * self.width * self.hidden
 
 
@@ -60,7 +60,7 @@ class Load:
     weights: torch.Tensor
     chosen: torch.Tensor
     grad: torch.Tensor
-    """Of the output."""
+    """The gradient of the output."""
 
 
 def chosen_experts(sizes: Sizes, routing: Routing, rank: int, number: int) -> torch.Tensor:

@@ -71,6 +71,6 @@ def run_job(
 
 
 def whole(ctx: Context, folder: Path, training: Training) -> None:
-    """The same training without torchrun and without mishaps, on the test's own ranks."""
+    """Runs the same training without torchrun and without mishaps, on the test's own ranks."""
     assert ctx.group is not None
     train(folder, training, ctx.device, ctx.group)

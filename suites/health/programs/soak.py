@@ -25,7 +25,7 @@ class Soaked:
     compared: Mapping[str, int]
     """Results that were compared."""
     wrong: Mapping[str, int]
-    """Those of them that differed in any bit from what they must be."""
+    """Compared results that differed in any bit from what they must be."""
 
 
 SOAKED = (torch.bfloat16, torch.float16, torch.float32, torch.float64)

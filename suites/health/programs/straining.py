@@ -25,9 +25,9 @@ class Strain:
     wrong_sums: int
     """Collectives that did."""
     digest: int
-    """Of the first product: all ranks multiply the same matrices."""
+    """The digest of the first product: all ranks multiply the same matrices."""
     seconds: tuple[float, ...]
-    """Of each batch of products, on the rank's device."""
+    """The time that each batch of products took, on the rank's device."""
 
 
 def load(ctx: Context, *, width: int, dtype: torch.dtype, seconds: float) -> Strain:

@@ -42,7 +42,7 @@ class Place:
     data: int
     inner: int
     degree: int
-    """Of the inner axis."""
+    """The number of ranks along the inner axis."""
 
     @classmethod
     def of(cls, ctx: Context, degree: int) -> Place:
@@ -117,7 +117,7 @@ class Tokens:
     chosen: list[torch.Tensor]
     """The expert of each token."""
     grad: list[torch.Tensor]
-    """Of the outputs."""
+    """The gradients of the outputs."""
 
 
 def train(ctx: Context, *, axis: str, degree: int, weights: Tensors, batches: list[Tokens]) -> list[Tensors]:

@@ -79,7 +79,7 @@ class Scaled(nn.Module):
 
 
 def _sharded(stage: Scaled, mesh: DeviceMesh, reshard: bool) -> None:
-    """FSDP2; the layer is a unit of its own."""
+    """Applies FSDP2, with the layer as a separate unit."""
     fully_shard(stage.layer, mesh=mesh, reshard_after_forward=reshard)
     fully_shard(stage, mesh=mesh, reshard_after_forward=reshard)
 

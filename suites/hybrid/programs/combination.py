@@ -79,7 +79,7 @@ class Combination:
         return [self._plain(feature).without_idle()] if feature in self.switched_on else []
 
     def without_idle(self) -> Combination:
-        """The same training; what makes no difference on this mesh, and would on another, has its plain value."""
+        """Gives each field that matters on other meshes, not on this one, its plain value; the training is the same."""
         return self._plain(*({one.name for one in fields(self)} - {"mesh", "seed", *self.switched_on}))
 
     def _plain(self, *features: str) -> Combination:

@@ -61,7 +61,7 @@ def cut_twice(
     Args:
         ctx: the rank's context.
         steps: their number.
-        reshard: whether backward gathers parameters anew.
+        reshard: whether backward gathers the parameters again.
         policy: of the dtypes of computation and reduction.
         values: of all parameters, named as ``CUTS``.
         weights: of each step and each place on the axis of the batch: what parameters are multiplied by.

@@ -222,7 +222,7 @@ class Trained(NamedTuple):
     shapes: dict[str, tuple[int, ...]]
     losses: list[float]
     norms: list[float]
-    """Of all gradients together, in each step, before they were clipped."""
+    """The norm of all gradients together, in each step, before they were clipped."""
     gradients: Tensors
     parameters: Tensors
     reduced: int

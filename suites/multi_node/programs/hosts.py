@@ -33,9 +33,9 @@ class Load:
     """How much is done in a step, and how often."""
 
     width: int
-    """Of the square matrices."""
+    """The width of the square matrices."""
     dtype: torch.dtype
-    """Of the matrices."""
+    """The dtype of the matrices."""
     copied: int
     """Bytes of a copy in a GPU's memory."""
     linked: int
@@ -54,7 +54,7 @@ class Drag:
     """A part that is held up, to see that it is named."""
 
     seconds: float
-    """Of each step that the part takes part in."""
+    """The delay of each step that the part takes part in."""
     node: int
     local_rank: int | None = None
     """The GPU; None for all of the node's."""
@@ -73,7 +73,7 @@ class Seen:
     local_rank: int
     product: tuple[float, ...]
     digest: int
-    """Of the product, which is alike on all ranks."""
+    """The digest of the product, which is alike on all ranks."""
     copy: tuple[float, ...]
     linked: tuple[float, ...]
     """Empty if the rank is alone on its host."""

@@ -92,7 +92,7 @@ class Training:
         self._flat = torch.zeros(sum(part.numel() for part in whole.values()), dtype=task.dtype, device=ctx.device)
         self.weights: Tensors = {}
         self.gradients: Tensors = {}
-        """Of all ranks' rows, after a step."""
+        """The gradients from all ranks' rows, after a step."""
         for (name, part), own in zip(whole.items(), self._flat.split([p.numel() for p in whole.values()]), strict=True):
             self.weights[name] = part.contiguous().requires_grad_()
             self.weights[name].grad = self.gradients[name] = own.view(part.shape)

@@ -32,10 +32,10 @@ class Mlp:
     width: int
     """In and out of each layer."""
     rows: int
-    """Of the input, on each rank."""
+    """The number of rows of the input, on each rank."""
     dtype: torch.dtype
     seed: int
-    """Of the weights."""
+    """The seed of the weights."""
 
     @property
     def flop(self) -> float:

@@ -40,9 +40,9 @@ class Load:
     size: int
     """Rows and columns of each matrix."""
     numel: int
-    """Of the vector."""
+    """The number of elements of the vector."""
     dtype: torch.dtype
-    """Of the matrices; the vector's is float32."""
+    """The dtype of the matrices; the vector's is float32."""
 
     @property
     def flop(self) -> float:

@@ -11,7 +11,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from pytest_gpuperf import Context
 from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE, placed
-from suites.pipeline_parallel.programs.training import linear_loss
+from suites.pipeline_parallel.programs.training import linear_loss, step_twice
 from suites.shared.step import Tensors, gradient_of
 
 Waiting = list[tuple[torch.Tensor, torch.Tensor]]
@@ -104,8 +104,6 @@ def train_deferred(
     runner = RUNNERS[schedule](
         stages[0] if schedule in SINGLE else stages, microbatches, loss_fn=linear_loss, scale_grads=False
     )
-    for step in (1, 2):
-        inputs = (step * x.to(ctx.device),) if 0 in modules else ()
-        runner.step(*inputs, **({"target": target.to(ctx.device)} if count - 1 in modules else {}))
+    step_twice(ctx, runner, x, target, first=0 in modules, last=count - 1 in modules)
     found = {f"stage {index}": gradient_of(module.weight) for index, module in modules.items()}
     return found | {f"stage {index}, made": torch.tensor(module.made) for index, module in modules.items()}

@@ -36,18 +36,18 @@ class Model:
     """A model, and the batch of a step."""
 
     blocks: int
-    """Of all ranks together."""
+    """The blocks of all ranks together."""
     width: int
     hidden: int
     microbatches: int
     rows: int
-    """Of a microbatch."""
+    """The rows of a microbatch."""
     dtype: torch.dtype
     seed: int
 
     @property
     def block_bytes(self) -> int:
-        """Of a block's weights."""
+        """Bytes of a block's weights."""
         return 2 * self.width * self.hidden * self.dtype.itemsize
 
     @property
@@ -57,7 +57,7 @@ class Model:
 
     @property
     def flop(self) -> float:
-        """Of a step, on all ranks together: 2 for each weight and row in the forward, 4 in the backward."""
+        """FLOP of a step on all ranks together: 2 for each weight and row in the forward, 4 in the backward."""
         return 6.0 * self.blocks * 2 * self.width * self.hidden * self.rows * self.microbatches
 
     def block(self, index: int, device: torch.device) -> Block:

@@ -8,7 +8,7 @@ from torch.distributed.pipelining import PipelineStage
 from pytest_gpuperf import Context
 from suites.pipeline_parallel.programs.stages import RUNNERS, placed
 from suites.pipeline_parallel.programs.traced import Product
-from suites.pipeline_parallel.programs.training import linear_loss
+from suites.pipeline_parallel.programs.training import linear_loss, step_twice
 from suites.shared.step import Tensors, gradient_of
 
 
@@ -38,7 +38,5 @@ def train_tied(
     stages = [PipelineStage(module, index, count, ctx.device) for index, module in zip(indices, modules, strict=True)]
     # Not scaled: torch would divide what both stages have by the microbatches twice.
     runner = RUNNERS[schedule](stages, microbatches, loss_fn=linear_loss, scale_grads=False)
-    for step in (1, 2):
-        inputs = (step * x.to(ctx.device),) if 0 in indices else ()
-        runner.step(*inputs, **({"target": target.to(ctx.device)} if count - 1 in indices else {}))
+    step_twice(ctx, runner, x, target, first=0 in indices, last=count - 1 in indices)
     return {"gradient": gradient_of(modules[0].weight)}

@@ -48,6 +48,22 @@ LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
+def step_twice(ctx: Context, runner: Any, x: torch.Tensor, target: torch.Tensor, *, first: bool, last: bool) -> None:
+    """Runs two steps, whose gradients add up; the second one has the double of the batch.
+
+    Args:
+        ctx: the rank's context.
+        runner: a schedule that returns no losses.
+        x: the whole batch.
+        target: what the loss multiplies the output with.
+        first: whether the rank has the first stage.
+        last: whether it has the last one.
+    """
+    for step in (1, 2):
+        inputs = (step * x.to(ctx.device),) if first else ()
+        runner.step(*inputs, **({"target": target.to(ctx.device)} if last else {}))
+
+
 def clip(parameters: Iterable[nn.Parameter], max_norm: float) -> torch.Tensor:
     """Scales all gradients of all ranks down to a norm of ``max_norm`` together; returns the norm that they had."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]

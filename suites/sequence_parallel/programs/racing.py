@@ -32,7 +32,7 @@ PLANS: Mapping[str, Parallel] = {"tensor": tensor_parallel, "sequence": sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of the blocks and of what they are given."""
+    """The sizes of the blocks and of what they are given."""
 
     layers: int
     width: int
@@ -45,12 +45,15 @@ class Sizes:
 
     @property
     def tokens(self) -> int:
-        """Of all sequences."""
+        """The number of tokens of all sequences."""
         return self.sequences * self.length
 
     @property
     def flop(self) -> float:
-        """Of forward and backward on all ranks together: three times two products of each token and matrix."""
+        """Floating-point operations of forward and backward on all ranks together.
+
+        They are three times two products of each token and matrix.
+        """
         return 3.0 * self.layers * 2 * 2 * self.tokens * self.width * self.hidden
 
     def kept(self, plan: str, ranks: int) -> int:
@@ -68,7 +71,7 @@ class Sizes:
         return self.layers * (inputs + self.tokens * (self.width + self.hidden // ranks) * self.dtype.itemsize)
 
     def least_kept(self, ranks: int) -> int:
-        """The same as Korthikanti et al. (arXiv 2205.05198, section 4.2.2) have it: all of it divided by R.
+        """Bytes kept on a rank as Korthikanti et al. (arXiv 2205.05198, section 4.2.2) have it: all divided by R.
 
         They keep the shard of the first matrix's input, and gather it again in backward.
         """

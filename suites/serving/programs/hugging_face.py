@@ -1,4 +1,4 @@
-"""The same requests by ``transformers``: its continuous batching, and ``generate`` on padded batches beside it.
+"""Serves the same requests with ``transformers``: by its continuous batching, and by ``generate`` on padded batches.
 
 The weights are those of ``suites.shared.llama``, under transformers' names. Its rotary embedding turns the same pairs.
 """

@@ -30,7 +30,7 @@ class Turn:
     rank: int
     request: Request | None = None
     seed: int = 0
-    """Of the weights, if there is no request."""
+    """The seed of the weights, if there is no request."""
 
 
 @dataclass

@@ -38,7 +38,7 @@ def drawn_requests(number: int, *, prompt: int, mean: float, vocabulary: int, se
 
 
 def poisson(requests: Sequence[Request], *, rate: float, seed: int) -> list[Request]:
-    """The same requests, of which so many arrive in a second, each independent of the others."""
+    """Gives the requests times of arrival: ``rate`` of them arrive in a second, each independent of the others."""
     drawn, now, arriving = random.Random(seed), 0.0, []
     for request in requests:
         now += drawn.expovariate(rate)
@@ -84,7 +84,7 @@ class Arrived:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all requests at once, from the first one's arrival to the last token."""
+        """The tokens per second of all requests at once, from the first one's arrival to the last token."""
         times = [each.times[-1] for each in self.saturated.values()]
         return sum(len(each.answer) for each in self.saturated.values()) / max(times)
 
@@ -153,7 +153,7 @@ def beside_long_prompts(
 
 
 def _soon(requests: Sequence[Request]) -> list[Request]:
-    """The same requests, at once, for a few tokens."""
+    """Copies of the requests that arrive at once and get only a few tokens."""
     return [dataclasses.replace(request, arrives=0.0, new_tokens=2) for request in requests]
 
 

@@ -56,7 +56,7 @@ MIXED = [*REDUCED_IN_FULL, Precision(torch.float32, torch.bfloat16), Precision(t
 #   3 * 2 * 34 = 204. The momentum is at most 64, the last weights, at a rate of 2, 34 + 128 = 162.
 MIXED_FEATURES = 3
 MIXED_ROWS = 4
-"""Of all ranks, in a microbatch."""
+"""The most rows of all ranks together, in a microbatch."""
 
 # Lower precision rounds it off whole numbers other than 0, and so computes with these; float32 keeps it. (Around 1 the
 # numbers of bfloat16 are 2**-8 apart or more, those of float16 2**-11; float32 holds 162 + 2**-13.)

@@ -110,7 +110,7 @@ def shard_units(ctx: Context, model: Llama, way: Sharding, work: Workload) -> li
 
 
 def fsdp(units: list[nn.Module]) -> list[FSDPModule]:
-    """The same modules, whose class ``fully_shard`` has changed."""
+    """Returns the modules as ``FSDPModule``: ``fully_shard`` has changed their class."""
     return [unit for unit in units if isinstance(unit, FSDPModule)]
 
 
@@ -157,7 +157,7 @@ class Cost:
     gathered: int
     """Units that are gathered, or on their way, while a unit runs its forward: the most of all; 0 without units."""
     gathered_back: int
-    """The same while a unit runs its backward; 0 if none is gathered anew."""
+    """Units that are gathered, or on their way, while one runs its backward: the most; 0 if none is gathered again."""
 
     def sent(self, world_size: int) -> float:
         """Bytes that a rank sends, if collectives go around a ring: of all_reduce 2 (R-1)/R, of others (R-1)/R."""
@@ -173,7 +173,10 @@ def costs(ctx: Context, *, ways: Mapping[str, Sharding], work: Workload) -> dict
 
 
 def cost(ctx: Context, way: Sharding, work: Workload, before: int | None) -> Cost:
-    """The same of one way; the device's allocator held so many bytes before, and is not asked if that is None."""
+    """What the third step of one way takes; nothing of it is timed.
+
+    The device's allocator had ``before`` bytes at first; it is not asked if that is None.
+    """
     training = prepared(ctx, way, work)
     step = step_of(ctx, training, work)
     step()

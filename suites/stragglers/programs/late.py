@@ -32,7 +32,7 @@ def work(ctx: Context, *, late: int | None, delay: float) -> Step[torch.Tensor]:
 
 
 def work_then_sum(ctx: Context, *, late: int | None, delay: float) -> Step[torch.Tensor]:
-    """The same, and the sum of all ranks' products."""
+    """The step of ``work``, then the sum of all ranks' products."""
     own = work(ctx, late=late, delay=delay)
 
     def step() -> torch.Tensor:

@@ -40,7 +40,7 @@ def products(ctx: Context, *, shared: int | None, width: int, own: int, beside: 
 
 
 def products_then_sum(ctx: Context, *, shared: int | None, width: int, own: int, beside: int) -> Step[torch.Tensor]:
-    """The same, and the sum of all ranks' squares."""
+    """The step of ``products``, then the sum of all ranks' squares."""
     compute = products(ctx, shared=shared, width=width, own=own, beside=beside)
 
     def step() -> torch.Tensor:

@@ -46,7 +46,9 @@ def handoff_by_nccl(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
 
 
 def handoff_by_nvshmem(ctx: Context, *, sizes: Sequence[int], open_memory: OpenMemory = open_memory) -> StepOf:
-    """The same by puts with a signal. A sender waits until the last activations were read, a receiver until they came.
+    """Each stage sends its activations to the next one by puts with a signal.
+
+    A sender waits until the last activations were read, a receiver until they came.
 
     A put goes to the place that it comes from. So stages send from two places in turn: what comes in lies where neither
     neighbour sends from.
@@ -90,10 +92,11 @@ def gradients_by_nccl(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
 
 
 def gradients_by_nvshmem(ctx: Context, *, sizes: Sequence[int], open_memory: OpenMemory = open_memory) -> StepOf:
-    """The same by an all-to-all of the parts, which each rank adds up.
+    """An all-to-all of the parts of all ranks' gradients; each rank adds up the parts that it gets.
 
-    Parts arrive in two places in turn. Who sends for the next step but one has had this rank's parts of the next one,
-    which it sent when it had added up those of this one: so no rank waits only to say that a place is free.
+    Parts arrive in two places in turn. A rank that sends for the next step but one has had this rank's parts of the
+    next step. This rank sent those when it had added up the parts of this step. So no rank waits only to say that a
+    place is free.
     """
     memory = open_memory(ctx, 3 * sum(sizes))
 

@@ -24,7 +24,7 @@ ENVIRON = {
     "NVSHMEM_DISABLE_NCCL": "1",  # its collectives are its own: it would else hand some of them to NCCL
     "NVSHMEM_DISABLE_NVLS": "1",  # multicast stays off
 }
-"""Of ranks that use NVSHMEM; an environment of their own gives them processes of their own."""
+"""The environment of ranks that use NVSHMEM; they get separate processes, since other ranks' environment differs."""
 WORDS = 2
 """Signals that a rank can receive, by number."""
 
@@ -98,7 +98,7 @@ class NvshmemHeap:
 
 
 class MappedHeap:
-    """The same of CPUs: files that every rank maps. A store that was made before a signal is seen after it."""
+    """One-sided memory on CPUs: files that every rank maps. A store that was made before a signal is seen after it."""
 
     def __init__(self, ctx: Context, nbytes: int, meet: Callable[[], object] = dist.barrier) -> None:
         self._ctx = ctx

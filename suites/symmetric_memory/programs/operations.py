@@ -156,7 +156,10 @@ def matmul_then_reduce_scatter(ctx: Context, *, m: int, k: int, n: int, seed: in
 
 
 def fused_matmul_reduce_scatter(ctx: Context, *, m: int, k: int, n: int, seed: int) -> Step[torch.Tensor]:
-    """The same rows, each rank's multiplied while the ones before are fetched by the rank that they belong to."""
+    """The rank's rows of the sum of all products, as ``matmul_then_reduce_scatter`` has them.
+
+    A rank multiplies the rows of one rank while the rows before are fetched by the rank that they belong to.
+    """
     # Registers torch.ops.symm_mem; here, since the module is alpha, and nothing else should depend on it.
     import torch.distributed._symmetric_memory
 

@@ -1,7 +1,7 @@
-"""The same step of an optimizer whose state is split over the ranks: through symmetric memory, and by NCCL.
+"""A step of an optimizer whose state is split over the ranks, in two ways: through symmetric memory, and by NCCL.
 
 SGD with momentum in float32. Each rank updates its part of the weights with the mean of all ranks' gradients for it,
-and then has all weights anew. Gradients stay the same, so that any number of steps has one right result.
+and then gets all new weights. Gradients stay the same, so that any number of steps has one right result.
 """
 
 from __future__ import annotations

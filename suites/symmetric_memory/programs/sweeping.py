@@ -1,4 +1,4 @@
-"""The same work at many sizes, through symmetric memory and by NCCL: sums over all ranks, and messages around a ring.
+"""Work at many sizes, through symmetric memory and by NCCL: sums over all ranks, and messages around a ring.
 
 A program returns a function of a size, which returns its step. All steps of a kind end with the same numbers.
 """
@@ -187,5 +187,5 @@ def _read(ctx: Context, sizes: Sequence[int], allocate: Allocate, move: Move) ->
 
 
 def _wide(memory: torch.Tensor) -> torch.Tensor:
-    """The same bytes as elements of four: a kernel moves them in larger pieces."""
+    """Views the bytes as elements of four bytes: a kernel moves them in larger pieces."""
     return memory.view(torch.int32)

@@ -40,7 +40,10 @@ def plan() -> dict[str, ParallelStyle]:
 
 
 SUMS = 4
-"""Of B x S x W elements in a step: after attention and after the feed-forward layer, and of their inputs' gradients."""
+"""The number of sums of B x S x W elements in a step.
+
+Two come after attention and after the feed-forward layer, and two are of their inputs' gradients.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,10 @@ def all_gather_then_matmul(
 def all_gather_beside_matmul(
     ctx: Context, *, m: int, k: int, n: int, dtype: torch.dtype = torch.bfloat16
 ) -> Callable[[], torch.Tensor]:
-    """The same product: the rank multiplies its own shard of A while a functional collective gathers the others."""
+    """All of A times the rank's B, in part during the gather.
+
+    The rank multiplies its own shard of A while a functional collective gathers the others.
+    """
     a, b = matmul_inputs(ctx, m=m, k=k, n=n, dtype=dtype)
     product = torch.empty(a.shape[0] * ctx.world_size, b.shape[1], dtype=dtype, device=ctx.device)
     first, last = ctx.rank * a.shape[0], (ctx.rank + 1) * a.shape[0]
@@ -65,7 +68,7 @@ def all_gather_beside_matmul(
 def fused_all_gather_matmul(
     ctx: Context, *, m: int, k: int, n: int, dtype: torch.dtype = torch.bfloat16
 ) -> Callable[[], torch.Tensor]:
-    """The same product, each shard of A multiplied while the next one is copied from its rank's memory."""
+    """All of A times the rank's B: multiplies each shard of A while the next one is copied from its rank's memory."""
     # Registers torch.ops.symm_mem; here, since the module is alpha, and nothing else should depend on it.
     import torch.distributed._symmetric_memory
 
@@ -113,7 +116,7 @@ def matmul_then_reduce_scatter(
 def fused_matmul_reduce_scatter(
     ctx: Context, *, m: int, k: int, n: int, dtype: torch.dtype = torch.bfloat16
 ) -> Callable[[], torch.Tensor]:
-    """The same rows, each rank's product sent while the next one is computed."""
+    """M/R rows of the sum of all ranks' products: sends each rank's product while the next one is computed."""
     # Registers torch.ops.symm_mem, as in fused_all_gather_matmul.
     import torch.distributed._symmetric_memory
 

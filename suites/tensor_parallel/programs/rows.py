@@ -42,7 +42,7 @@ def in_turn(ctx: Context, *, sizes: Sequence[int], k: int, n: int) -> StepOf:
 
 
 def fused(ctx: Context, *, sizes: Sequence[int], k: int, n: int) -> StepOf:
-    """The same product, each shard of A multiplied while the next one is copied from its rank's memory."""
+    """All of A times the rank's B: multiplies each shard of A while the next one is copied from its rank's memory."""
     # Registers torch.ops.symm_mem; here, since the module is alpha, and nothing else should depend on it.
     import torch.distributed._symmetric_memory
 

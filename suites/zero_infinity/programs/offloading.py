@@ -77,11 +77,11 @@ class Shard:
     values: torch.Tensor
     state: Tensors
     whole: torch.Size
-    """Of the parameter."""
+    """The shape of the whole parameter."""
 
     @property
     def nbytes(self) -> int:
-        """Of the values and the optimizer's state."""
+        """Bytes of the values and the optimizer's state."""
         return self.values.nbytes + sum(value.nbytes for value in self.state.values())
 
 
@@ -103,7 +103,7 @@ def shards_at(ctx: Context, problem: Problem, home: Home) -> dict[str, Shard]:
 
 
 def shards_of(ctx: Context, problem: Problem, home: Home) -> dict[str, Shard]:
-    """The same with the values that the problem begins with; ``home`` is new."""
+    """This rank's shards and state, with the values that the problem begins with; ``home`` is new."""
     shards = shards_at(ctx, problem, home)
     for name, value in problem.parameters().items():
         values = shards[name].values
@@ -274,7 +274,7 @@ class Memory:
     after: list[Bytes]
     """Each step, when the caller has let go of its results, and the backend of what it moved."""
     peak: Bytes
-    """Of all steps, results included."""
+    """The most during all steps, results included."""
 
 
 def memory(ctx: Context, *, problem: Problem, folder: Path | None, **kwargs: Any) -> Memory:

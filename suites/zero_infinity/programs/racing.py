@@ -37,9 +37,9 @@ class Work:
     width: int
     hidden: int
     rows: int
-    """Of each rank."""
+    """Rows on each rank."""
     compute: torch.dtype
-    """Of products and of parameters that travel between ranks."""
+    """The dtype of products and of parameters that travel between ranks."""
     seed: int
     learning_rate: float = 1e-4
 
@@ -61,8 +61,9 @@ class Work:
         return KEPT * self.share(world_size) * MASTER.itemsize
 
     def flop(self, world_size: int) -> float:
-        """Of a step, on all ranks together: 2 for each weight and row in the forward, 4 in the backward.
+        """Floating-point operations of a step, on all ranks together.
 
+        There are 2 for each weight and row in the forward, and 4 in the backward.
         The input of the first matrix is data, and needs no gradient: 2 less for each of its weights.
         """
         return 2.0 * world_size * self.rows * self.width * self.hidden * (3 * 2 * self.blocks - 1)

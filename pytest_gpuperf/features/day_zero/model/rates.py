@@ -18,11 +18,11 @@ class Rates:
     """What one machine's data sheets allow. None: unknown, so there is no model of what needs it."""
 
     name: str = ""
-    """Of the GPU."""
+    """The name of the GPU."""
     line: float | None = None
     """Bytes/s of one GPU's links to all others, one direction."""
     nccl: float | None = None
-    """The same as NCCL's kernels reach it, at best."""
+    """Bytes/s over these links that NCCL's kernels reach at best."""
     wire: Literal["nvlink", "pcie"] = "nvlink"
     links: str = ""
     """The links in words."""
@@ -67,7 +67,7 @@ class Rates:
         return rates.link(line * share, "pcie", f"links between GPUs (PCIe, {linkage.label.upper()})")
 
     def link(self, nccl: float | None, wire: Literal["nvlink", "pcie"], words: str) -> Rates:
-        """The same with what NCCL reaches over the links."""
+        """Return these rates with those that NCCL reaches over the links."""
         return replace(self, nccl=nccl, wire=wire, links=words)
 
     def peak(self, dtype: str) -> float | None:

@@ -46,11 +46,11 @@ MEDIUM: Mapping[str, float] = {
     "all_to_all": 0.66,
     "send_recv": 0.21,
 }
-"""The same for smaller messages, without the latency: the least of the same machines at 64 MiB; of all_reduce at
+"""Lower ends for smaller messages, without the latency: the least of the same machines at 64 MiB; of all_reduce at
 16 MiB. Rings of sends have a real dip there: 78 GB/s on 8 x H200, in nccl-tests too."""
 
 OTHER_OP = 0.5
-"""The same for operations that nobody recorded (broadcast, reduce, gather, scatter): below all that were."""
+"""The lower end for operations without records (broadcast, reduce, gather, scatter): below all recorded ones."""
 
 THROUGH_HOST = 0.3
 """Share of PCIe's rate if the data go through the host's memory (PHB, NODE, SYS): two pairs at a time share what one

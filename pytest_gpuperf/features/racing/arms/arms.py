@@ -192,7 +192,7 @@ class Arms:
 
 
 def _move_to_worktree(path: Path, redirect: Redirect | None) -> Path:
-    """The same place in the worktree; a path outside of the repository stays."""
+    """Return the path's place in the worktree; a path outside of the repository stays."""
     return path if redirect is None or not redirect.covers(str(path)) else Path(redirect.map_path(str(path)))
 
 
