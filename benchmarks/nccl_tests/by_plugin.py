@@ -43,7 +43,7 @@ def turn(plan: Plan, *arguments: str) -> Turn:
             done = subprocess.run(
                 pytest_command("-p", "no:cacheprovider", *arguments, f"--junitxml={report}", "test_sweeps.py"),
                 cwd=folder,
-                env={**SHARED_DEFAULTS, **os.environ, "PYTHONPATH": _path(), "AGAINST_NCCL_TESTS_PLAN": told(plan)},
+                env={**SHARED_DEFAULTS, **os.environ, "PYTHONPATH": _path(), "AGAINST_NCCL_TESTS_PLAN": dump(plan)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -91,7 +91,7 @@ def read(report: Path, plan: Plan) -> Turn:
     )
 
 
-def told(plan: Plan) -> str:
+def dump(plan: Plan) -> str:
     """The plan as the tests read it."""
     sweeps = [{**asdict(sweep), "sizes": sweep.sizes} for sweep in plan.sweeps]
     return json.dumps({"ops": plan.ops, "ranks": plan.ranks, "sweeps": sweeps})

@@ -50,7 +50,7 @@ def _shifted(x: torch.Tensor, rank: int, world: int, by: int) -> torch.Tensor:
     return out
 
 
-def _moved(x: torch.Tensor, rank: int, world: int) -> torch.Tensor:
+def _move(x: torch.Tensor, rank: int, world: int) -> torch.Tensor:
     out: torch.Tensor = _Shift.apply(x, rank, world)  # type: ignore[no-untyped-call]
     return out
 
@@ -74,7 +74,7 @@ def ring(rank: int, world: int) -> Callable[[torch.Tensor, torch.Tensor, torch.T
                 both = torch.logaddexp(lse, more_lse)
                 out, lse = out * (lse - both).exp() + more * (more_lse - both).exp(), both
             if turn + 1 < world:
-                k, v = _moved(k, rank, world), _moved(v, rank, world)
+                k, v = _move(k, rank, world), _move(v, rank, world)
         return out
 
     return attend

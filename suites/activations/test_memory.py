@@ -68,7 +68,7 @@ def test_memory_sees_an_offload_that_keeps_the_originals(ranks: Ranks) -> None:
         if hoards:
             for block in model:
                 block.register_forward_hook(lambda block, args, output: hoard.append(output))
-        forward = programs.offload(ctx, model, moved=live.moved)
+        forward = programs.offload(ctx, model, moved=live.note_moved)
         leaf = x.to(ctx.device).requires_grad_()
         with live:
             output = forward(leaf)
@@ -116,4 +116,4 @@ def test_memory_refuses_what_is_not_in_the_host(
 ) -> None:
     tensor = torch.empty(3, device=device)
     with pytest.raises(ValueError, match=message):
-        LiveBytes(tensor.device).moved(tensor, copied(tensor))
+        LiveBytes(tensor.device).note_moved(tensor, copied(tensor))

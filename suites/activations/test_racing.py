@@ -117,7 +117,9 @@ def kept(ctx: Context, *, technique: str, work: Work) -> int:
     """Bytes on the rank's device between forward and backward, without its input and its output."""
     live = LiveBytes(ctx.device)
     model = work.model(ctx.device)
-    forward = MOVING[technique](ctx, model, moved=live.moved) if technique in MOVING else RACED[technique](ctx, model)
+    forward = (
+        MOVING[technique](ctx, model, moved=live.note_moved) if technique in MOVING else RACED[technique](ctx, model)
+    )
     x, _ = work.batch(0, ctx.device)
     with live:
         output = forward(x)

@@ -26,14 +26,14 @@ def test_a_save_is_on_the_disk_when_its_step_returns(
     def synced(ctx: Context) -> set[tuple[str, int]]:
         sync, found = os.fsync, set()
 
-        def noted(handle: int) -> None:
+        def note(handle: int) -> None:
             sync(handle)
             path = Path(os.readlink(f"/proc/self/fd/{handle}"))
             found.add((path.name, path.stat().st_size))
 
         assert sum(tensor.nbytes for tensor in speed.own_tensors(ctx, NBYTES)) == NBYTES
         step = program(ctx, folder=tmp_path, nbytes=NBYTES, uploads=speed.Uploads())
-        with mock.patch("os.fsync", noted):
+        with mock.patch("os.fsync", note):
             step()
         return found
 
@@ -87,13 +87,13 @@ def test_a_load_comes_from_the_disk(ranks: Ranks, tmp_path: Path, program: Calla
     def loaded(ctx: Context) -> list[str]:
         dropped = []
 
-        def noted(handle: int, start: int, length: int, advice: int) -> None:
+        def note(handle: int, start: int, length: int, advice: int) -> None:
             assert (start, length, advice) == (0, 0, os.POSIX_FADV_DONTNEED)
             dropped.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
 
         step = program(ctx, folder=tmp_path, nbytes=NBYTES)
         tensors = step()
-        with mock.patch("os.posix_fadvise", noted):
+        with mock.patch("os.posix_fadvise", note):
             step.reset()
         assert not any(tensor.any() for tensor in tensors)
         speed.assert_own(ctx, step(), "load")

@@ -240,12 +240,12 @@ def test_barrier(ranks: Ranks) -> None:
     def timed(ctx: Context, *, late: int) -> tuple[list[float], float, float, float]:
         sleep, slept = time.sleep, list[float]()
 
-        def noted(seconds: float) -> None:
+        def note(seconds: float) -> None:
             slept.append(seconds)
             sleep(seconds)
 
         began = time.monotonic()
-        with mock.patch.object(time, "sleep", noted):
+        with mock.patch.object(time, "sleep", note):
             return slept, began, *plain.barrier(ctx, late=late, seconds=lateness)
 
     for late in range(ranks.world_size):

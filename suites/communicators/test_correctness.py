@@ -46,12 +46,12 @@ def own_groups(ctx: Context, *, making: programs.Making) -> list[bool]:
     """Whether each use was one of the communicator that was made last."""
     made = []
 
-    def noted(ctx: Context) -> dist.ProcessGroup:
+    def note(ctx: Context) -> dist.ProcessGroup:
         made.append(making(ctx))
         return made[-1]
 
     with noted_groups("all_reduce") as called:
-        programs.lives(ctx, making=noted, number=2, seed=1)
+        programs.lives(ctx, making=note, number=2, seed=1)
     return [used is group for used, group in zip(called, (each for each in made for _ in range(2)), strict=True)]
 
 

@@ -251,7 +251,7 @@ def test_memory_of_this_host(ranks: Ranks, chase: Chase) -> None:
 def test_rows_are_the_nodes_that_load_and_columns_those_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
 
-    def noted(wanted: list[int], work: Callable[[int], object]) -> list[object]:
+    def note(wanted: list[int], work: Callable[[int], object]) -> list[object]:
         (core,) = wanted
         found = work(core)
         if isinstance(found, tuple):  # of seconds, and where the chase has ended
@@ -259,7 +259,7 @@ def test_rows_are_the_nodes_that_load_and_columns_those_of_the_memory(monkeypatc
         written.append(core)
         return [found]
 
-    monkeypatch.setattr(memory, "on_cores", noted)
+    monkeypatch.setattr(memory, "on_cores", note)
     nodes = {"0": [0], "1": [1, 2, 3], "2": [4]}
     rows = memory.latencies(following, nodes, places=64, steps=3, samples=2)
     assert rows == [[[10.0 * reader + home] for home in (0, 2, 4)] for reader in (0, 2, 4)]

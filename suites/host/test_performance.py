@@ -29,7 +29,7 @@ def metric(samples: Sequence[float], unit: str, better: Any = "higher", **given:
     return Metric(statistics.median(samples), unit, better, samples=len(samples), clock="host", **given)
 
 
-def asked(samples: Sequence[float], at_least: float) -> Metric:
+def judge(samples: Sequence[float], at_least: float) -> Metric:
     """The median of these ratios, which fails if it is surely below what is asked for."""
     return metric(samples, "x", interval=bounds_of_median(samples), at_least=at_least)
 
@@ -51,8 +51,8 @@ def test_cores(perf: Perf, ranks: Ranks, own_cores: dict[str, Any]) -> None:
     assert times is not None
     for_each_gpu = [number / perf.world_size for number in reference.whole_cores(times)]
     perf.check(
-        share=asked(reference.shares(reference.speeds(times)), SHARE),
-        cores_per_gpu=asked(for_each_gpu, CORES_PER_GPU),
+        share=judge(reference.shares(reference.speeds(times)), SHARE),
+        cores_per_gpu=judge(for_each_gpu, CORES_PER_GPU),
     )
     perf.show(allowed_cores=Metric(len(times), "x", "higher"))
 
@@ -79,4 +79,4 @@ def test_memory(perf: Perf, ranks: Ranks, own_cores: dict[str, Any]) -> None:
     if len(found.nodes) > 1:
         medians = [[statistics.median(samples) for samples in row] for row in found.latencies]
         perf.show(latencies=Matrix.of(medians, "s", "lower", [f"node {name}" for name in found.nodes]))
-        perf.check(evenness=asked(reference.evenness(rates), EVENNESS))
+        perf.check(evenness=judge(reference.evenness(rates), EVENNESS))

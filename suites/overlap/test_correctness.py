@@ -172,12 +172,12 @@ def test_a_gradient_with_a_bucket_to_itself_is_summed_where_it_lies(ranks: Ranks
     def places(ctx: Context) -> tuple[list[int], list[int]]:
         reduce, summed = dist.all_reduce, list[int]()
 
-        def noted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        def note(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             summed.append(tensor.data_ptr())
             return reduce(tensor, *args, **kwargs)
 
         step = program(ctx, mlp=MLP, bucket_mib=2**-13)
-        with mock.patch.object(dist, "all_reduce", noted):
+        with mock.patch.object(dist, "all_reduce", note):
             return [gradient.data_ptr() for gradient in step()][::-1], summed
 
     for rank, (of_gradients, summed) in enumerate(ranks.run(places)):
@@ -214,11 +214,11 @@ def started_before(ctx: Context, *, microbatches: int) -> list[int]:
     """How many sums of a step had been started when each was waited for."""
     reduce, started, waited = dist.all_reduce, list[int](), list[int]()
 
-    def noted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Noted:
+    def note(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Noted:
         started.append(tensor.numel())
         return Noted(reduce(tensor, *args, **kwargs), started, waited)
 
-    with mock.patch.object(dist, "all_reduce", noted):
+    with mock.patch.object(dist, "all_reduce", note):
         programs.all_reduce_between_microbatches(ctx, mlp=MLP, microbatches=microbatches)()
     return waited
 

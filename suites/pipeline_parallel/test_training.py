@@ -24,7 +24,7 @@ from suites.pipeline_parallel.reference.steps import (
     batches_of,
     continued,
     linked_step,
-    moved,
+    move,
     whole_accumulated,
     whole_parameters,
     whole_steps,
@@ -132,7 +132,7 @@ def test_stages_with_links_buffers_and_dropout(ranks: Ranks, schedule: str) -> N
         expected = linked_step(current, batch, by_stage)
         for name in [name for name in expected if name.endswith(("seen", "rows"))]:
             expected[name] = seen[name] = expected[name] + seen.get(name, 0)
-        current = moved(current, expected)
+        current = move(current, expected)
         assert_trained_once(results, expected)
         masks += [mask for of_stage in by_stage for mask in of_stage.chunk(given_case.microbatches)]
     assert {float(value) for value in torch.cat(masks).unique()} == {0.0, 2.0}, "dropout keeps the mean: 1 / (1 - p)"

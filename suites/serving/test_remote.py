@@ -25,7 +25,7 @@ OTHER = (2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5)
 SETTING = Setting(CONFIG, seed=1, page_tokens=4, pages=6)
 
 
-def asked(rank: int, name: int, prompt: tuple[int, ...]) -> Turn:
+def ask(rank: int, name: int, prompt: tuple[int, ...]) -> Turn:
     """A rank serves a request for two tokens."""
     return Turn(rank, Request(name, prompt, 2))
 
@@ -48,24 +48,24 @@ def counted(part: Reused) -> dict[str, int]:
     return {name: count for name, count in part.counts.items() if count}
 
 
-FIRST, AGAIN = asked(0, 0, (*PREFIX, 7)), asked(1, 1, (*PREFIX, 5))
+FIRST, AGAIN = ask(0, 0, (*PREFIX, 7)), ask(1, 1, (*PREFIX, 5))
 OUTCOMES: dict[str, tuple[list[Turn], dict[str, int], int]] = {
     "hit": ([FIRST, AGAIN], {"fetched": 2}, 1),
     "hit in scattered pages": (
         # The last one sees the first page alone: two pages in each other's place look alike to all that see both.
-        [asked(0, 2, (9, 9, 9, 9, 9)), asked(0, 3, (8, 8, 8, 8, 8)), FIRST, AGAIN, asked(1, 4, (*PREFIX[:4], 0, 0))],
+        [ask(0, 2, (9, 9, 9, 9, 9)), ask(0, 3, (8, 8, 8, 8, 8)), FIRST, AGAIN, ask(1, 4, (*PREFIX[:4], 0, 0))],
         {"fetched": 2, "local": 1},
         3,
     ),
-    "hit at home": ([FIRST, AGAIN, asked(1, 2, (*PREFIX, 6))], {"fetched": 2, "local": 2}, 2),
-    "miss": ([FIRST, asked(1, 1, (9, *PREFIX))], {"miss": 1}, 9),
-    "miss behind a hit": ([FIRST, asked(1, 1, (*PREFIX[:4], 0, 0, 0, 0, 7))], {"fetched": 1, "miss": 1}, 5),
-    "evicted": ([FIRST, asked(0, 2, (*OTHER, 7)), AGAIN], {"evicted": 1}, 9),
+    "hit at home": ([FIRST, AGAIN, ask(1, 2, (*PREFIX, 6))], {"fetched": 2, "local": 2}, 2),
+    "miss": ([FIRST, ask(1, 1, (9, *PREFIX))], {"miss": 1}, 9),
+    "miss behind a hit": ([FIRST, ask(1, 1, (*PREFIX[:4], 0, 0, 0, 0, 7))], {"fetched": 1, "miss": 1}, 5),
+    "evicted": ([FIRST, ask(0, 2, (*OTHER, 7)), AGAIN], {"evicted": 1}, 9),
     "stale": ([FIRST, Turn(1, seed=2), AGAIN], {"stale": 1}, 9),
     "computed before the weights changed": ([FIRST, Turn(0, seed=2), AGAIN], {"fetched": 2}, 1),
-    "stale at home": ([asked(1, 0, (*PREFIX, 7)), Turn(1, seed=2), AGAIN], {"miss": 1, "stale": 1}, 18),
+    "stale at home": ([ask(1, 0, (*PREFIX, 7)), Turn(1, seed=2), AGAIN], {"miss": 1, "stale": 1}, 18),
     "hit of the new weights": (
-        [asked(1, 3, (*PREFIX, 7)), Turn(1, seed=2), Turn(0, seed=2), FIRST, AGAIN],
+        [ask(1, 3, (*PREFIX, 7)), Turn(1, seed=2), Turn(0, seed=2), FIRST, AGAIN],
         {"miss": 1, "fetched": 2},
         10,
     ),
@@ -123,7 +123,7 @@ def test_pages_of_another_dtype_are_refused(ranks: Ranks) -> None:
     message = "pages of rank 1: pages of another dtype were offered: got torch.float32, expected torch.float64;"
     others = {1: dataclasses.replace(SETTING, dtype=torch.float32)}
     with pytest.raises(ForeignPages, match=message):
-        ranks.run(take_turns, turns=[asked(0, 1, (*PREFIX, 5))], setting=SETTING, others=others)
+        ranks.run(take_turns, turns=[ask(0, 1, (*PREFIX, 5))], setting=SETTING, others=others)
 
 
 @pytest.mark.ranks(1)

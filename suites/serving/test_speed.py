@@ -92,7 +92,7 @@ def test_an_engine_that_is_none_is_refused(ranks: Ranks) -> None:
         ranks.run(program)
 
 
-def moved(ctx: Context, way: str, pages: int, page_bytes: int) -> None:
+def move(ctx: Context, way: str, pages: int, page_bytes: int) -> None:
     """Two steps, compared on the ranks; what no step has brought anew is refused by who receives."""
     step = getattr(speed, way)(ctx, pages=pages, page_bytes=page_bytes)
     for steps in (1, 2):
@@ -109,7 +109,7 @@ def moved(ctx: Context, way: str, pages: int, page_bytes: int) -> None:
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("way", ["plain_copy", "pages_by_puts", "pages_by_messages"])
 def test_pages_that_are_timed_arrive(ranks: Ranks, way: str) -> None:
-    ranks.run(moved, way, 9, 64)
+    ranks.run(move, way, 9, 64)
 
 
 @pytest.mark.ranks(2)

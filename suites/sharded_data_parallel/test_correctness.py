@@ -349,13 +349,13 @@ def groups_of(ctx: Context, *, problem: Problem, replicas: int) -> tuple[program
 
 
 def noting_group(collective: Callable[..., Any], groups: list[list[int]]) -> Callable[..., Any]:
-    def noted(*args: Any, **kwargs: Any) -> Any:
+    def note(*args: Any, **kwargs: Any) -> Any:
         ranks = dist.get_process_group_ranks(kwargs["group"])
         if ranks not in groups:
             groups.append(ranks)
         return collective(*args, **kwargs)
 
-    return noted
+    return note
 
 
 @pytest.mark.ranks(4)

@@ -36,7 +36,7 @@ class LiveBytes(TorchDispatchMode):
         self.peak = max(self.peak, self.live())
         return result
 
-    def moved(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
+    def note_moved(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
         """Counts the copy no more: it stands for one in the host's memory.
 
         Raises:

@@ -22,12 +22,12 @@ def noted_groups(collective: str) -> Iterator[list[Any]]:
     original = getattr(dist, collective)
     signature = inspect.signature(original)
 
-    def noted(*args: Any, **kwargs: Any) -> Any:
+    def note(*args: Any, **kwargs: Any) -> Any:
         group = signature.bind(*args, **kwargs).arguments.get("group")
         called.append(dist.group.WORLD if group is None else group)
         return original(*args, **kwargs)
 
-    with mock.patch.object(dist, collective, noted):
+    with mock.patch.object(dist, collective, note):
         yield called
 
 

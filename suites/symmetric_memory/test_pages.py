@@ -11,7 +11,7 @@ from pytest_gpuperf import Context, Ranks
 from suites.symmetric_memory.programs import pages
 
 
-def moved(ctx: Context, way: str, number: int, sent: int, page_bytes: int) -> None:
+def move(ctx: Context, way: str, number: int, sent: int, page_bytes: int) -> None:
     """Two steps, compared on the ranks."""
     step = getattr(pages, way)(ctx, pages=number, sent=sent, page_bytes=page_bytes)
     for steps in (1, 2):
@@ -26,7 +26,7 @@ def moved(ctx: Context, way: str, number: int, sent: int, page_bytes: int) -> No
 @pytest.mark.parametrize("way", ["by_nccl", "by_puts", "by_gets"])
 def test_pages_arrive(ranks: Ranks, way: str) -> None:
     for number, sent, page_bytes in ((5, 5, 4), (64, 20, 1024), (9, 1, 70_004)):
-        ranks.run(functools.partial(moved, way=way, number=number, sent=sent, page_bytes=page_bytes))
+        ranks.run(functools.partial(move, way=way, number=number, sent=sent, page_bytes=page_bytes))
 
 
 @pytest.mark.parametrize(("number", "sent"), [(5, 5), (64, 20), (2, 2), (1, 1), (100, 99)])

@@ -39,7 +39,7 @@ def memory(
             return _stored(ctx, live, storing(ctx, plan))
         forward = lending_forward(ctx, model)
     elif technique == "offload":
-        forward = offload(ctx, model, moved=live.moved)
+        forward = offload(ctx, model, moved=live.note_moved)
     else:
         forward = TECHNIQUES[technique](ctx, model)
     forward(x).backward(grad)  # makes what only a first step makes: gradients, workspaces of matrix products

@@ -80,7 +80,7 @@ class Checkpoints:
         try:
             _together(lambda: self._begin(part, final))
             dcp.save(state, storage_writer=dcp.FileSystemWriter(part))
-            noted = _together(lambda: _noted(part))
+            noted = _together(lambda: _note(part))
             files = tuple(File.parsed(entry) for of_rank in noted for entry in of_rank)
             _together(lambda: self._commit(part, final, Manifest(FORMAT, step, files)))
         except (CheckpointException, _FailedError) as raised:
@@ -171,7 +171,7 @@ class Checkpoints:
             _sync(self._root)
 
 
-def _noted(part: Path) -> list[dict[str, Any]]:
+def _note(part: Path) -> list[dict[str, Any]]:
     """What this rank's share of the files of a save holds."""
     # In torch 2.10 what dcp.save returns does not say where tensors are.
     files = files_of(part, dcp.FileSystemReader(part).read_metadata())

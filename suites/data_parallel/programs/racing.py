@@ -105,7 +105,7 @@ def weights_of(module: nn.Module) -> Tensors:
     return {f"layer {index}": gradient_of(weights[index]) for index in (0, len(weights) // 2, len(weights) - 1)}
 
 
-def told(ctx: Context, gradients: Tensors | None) -> Output:
+def report(ctx: Context, gradients: Tensors | None) -> Output:
     """A step's output."""
     if gradients is None:
         return torch.empty(0), Held(None)
@@ -131,7 +131,7 @@ def data_parallel(ctx: Context, *, sizes: Sizes, seed: int) -> Step[Output]:
 
         def wait() -> Output:
             ctx.store.wait([key()])
-            return told(ctx, None)
+            return report(ctx, None)
 
         return wait
     module = perceptron(sizes, seed, ctx.device)
@@ -147,7 +147,7 @@ def data_parallel(ctx: Context, *, sizes: Sizes, seed: int) -> Step[Output]:
         synchronize(ctx)
         module.zero_grad(set_to_none=True)
         loss_of_rows(wrapped(next(batches))).backward()
-        output = told(ctx, weights_of(module))
+        output = report(ctx, weights_of(module))
         synchronize(ctx)
         ctx.store.set(key(), "")
         return output
@@ -170,7 +170,7 @@ def distributed_data_parallel(ctx: Context, *, sizes: Sizes, seed: int) -> Step[
     def step() -> Output:
         wrapped.zero_grad(set_to_none=True)
         loss_of_rows(wrapped(next(batches).to(ctx.device, non_blocking=True))).backward()
-        return told(ctx, weights_of(module))
+        return report(ctx, weights_of(module))
 
     # After the first step DistributedDataParallel makes its buckets anew, and NCCL holds the old ones for a while: as
     # long as both are there, the peak is no step's own.
@@ -195,7 +195,7 @@ def staged_replicas(ctx: Context, *, sizes: Sizes, seed: int) -> Step[Output]:
         flat.zero_()
         loss_of_rows(module(next(coming))).backward()
         averaged(ctx, flat)
-        return told(ctx, weights_of(module))
+        return report(ctx, weights_of(module))
 
     return step
 

@@ -26,7 +26,7 @@ TINY_BUCKETS = 2.0**-20
 """MiB: each parameter a bucket of its own."""
 
 
-def _told(number: int, network: nn.Module, **more: torch.Tensor) -> Tensors:
+def _report(number: int, network: nn.Module, **more: torch.Tensor) -> Tensors:
     """Copies of what a step has left, by its number."""
     named = {f"{name} gradient": gradient_of(value, name) for name, value in network.named_parameters()}
     named |= dict(network.named_parameters()) | dict(network.named_buffers()) | more
@@ -45,7 +45,7 @@ def clipped(ctx: Context, *, course: Course, max_norm: float = MAX_NORM) -> Tens
         wrapped(x).square().mean().backward()
         norm = nn.utils.clip_grad_norm_(wrapped.parameters(), max_norm)
         optimizer.step()
-        told |= _told(number, network, norm=norm)
+        told |= _report(number, network, norm=norm)
     return told
 
 
@@ -64,7 +64,7 @@ def of_valid_tokens(ctx: Context, *, course: Course) -> Tensors:
         # DistributedDataParallel divides by the number of ranks what was divided by all valid rows already.
         (total * ctx.world_size / valid).backward()
         optimizer.step()
-        told |= _told(number, network)
+        told |= _report(number, network)
     return told
 
 
@@ -151,7 +151,7 @@ def normalised(ctx: Context, *, course: Course) -> Tensors:
         optimizer.zero_grad()
         wrapped(x).square().mean().backward()
         optimizer.step()
-        told |= _told(number, network)
+        told |= _report(number, network)
     return told
 
 
@@ -170,7 +170,7 @@ def dropped(ctx: Context, *, course: Course) -> Tensors:
         optimizer.zero_grad()
         wrapped(x).square().mean().backward()
         optimizer.step()
-        told |= _told(number, network, mask=masks[-1])
+        told |= _report(number, network, mask=masks[-1])
     return told
 
 
@@ -186,7 +186,7 @@ def compiled(ctx: Context, *, course: Course, backend: str) -> Tensors:
         optimizer.zero_grad()
         forward(x).square().mean().backward()
         optimizer.step()
-        told |= _told(number, network)
+        told |= _report(number, network)
     return told
 
 

@@ -54,7 +54,7 @@ def continued(case: Case, after: Tensors) -> Case:
     )
 
 
-def moved(case: Case, results: Tensors) -> Case:
+def move(case: Case, results: Tensors) -> Case:
     """The case after a step by the signs of the gradients; the results tell where the parameters are then."""
     before = whole_parameters(case)
     results |= {name: before[name] - results[f"{name} gradient"].sign() for name in before}
@@ -77,7 +77,7 @@ def whole_steps(case: Case, batches: list[Minibatch], *, divisor: int = 1) -> li
     for batch, after in zip(batches, [*batches[1:], batches[0]], strict=True):
         step = whole_model(case._replace(x=batch.x, target=batch.target))
         step |= {name: tensor / divisor for name, tensor in step.items() if name.endswith("gradient")}
-        case = moved(case, step)
+        case = move(case, step)
         if evaluates(case.schedule):
             step["evaluation"] = whole_model(case._replace(x=after.x, target=after.target))["output"]
         results.append(step)

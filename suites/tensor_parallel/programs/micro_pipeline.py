@@ -163,7 +163,7 @@ def mlp(ctx: Context, *, given: Sequence[Given], way: str) -> tuple[Step[Tensors
     return layer_steps(ctx, module, given, x_sharded=True, grad_sharded=True, dim=0), made
 
 
-def told(output: torch.Tensor, x: torch.Tensor, module: nn.Module) -> Tensors:
+def report(output: torch.Tensor, x: torch.Tensor, module: nn.Module) -> Tensors:
     """An excerpt of this rank's output and gradients."""
     leaves = {"input": x, **dict(module.named_parameters())}
     results = {"output": output.detach()} | {f"{name} gradient": gradient_of(leaf) for name, leaf in leaves.items()}
@@ -194,7 +194,7 @@ def train(ctx: Context, *, shape: MlpShape, way: str) -> Step[tuple[Tensors, Com
         module.zero_grad()
         output = module(x)
         output.backward(grad)
-        return told(output, x, module), made
+        return report(output, x, module), made
 
     _settle(ctx)  # what was prepared is not the step's
     began = time.perf_counter()

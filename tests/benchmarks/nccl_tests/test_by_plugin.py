@@ -33,7 +33,7 @@ def test_the_plugin_measures_every_point_of_the_plan() -> None:
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The plugin's tests, imported outside their run."""
-    monkeypatch.setenv("AGAINST_NCCL_TESTS_PLAN", by_plugin.told(Plan((), (2,), ())))
+    monkeypatch.setenv("AGAINST_NCCL_TESTS_PLAN", by_plugin.dump(Plan((), (2,), ())))
     return importlib.import_module("benchmarks.nccl_tests.plugin_module")
 
 
@@ -64,7 +64,7 @@ def test_the_plugin_times_graphs_where_nccl_tests_does(module: ModuleType, op: s
         conditions=SimpleNamespace(tripped=()),
     )
     perf.configured.return_value.measure.return_value = timing
-    (told,) = json.loads(by_plugin.told(Plan((), (), (sweep,))))["sweeps"]
+    (told,) = json.loads(by_plugin.dump(Plan((), (), (sweep,))))["sweeps"]
     module.test_sweep(perf, ranks, op, told, lambda name, value: None)
     perf.configured.assert_called_once_with(cuda_graph=sweep.quantity == "latency")
     assert [call.args[0].__name__ for call in perf.configured.return_value.measure.mock_calls] == [program] * len(
@@ -87,7 +87,7 @@ def test_a_test_that_fails_for_want_of_a_baseline_has_measured(
     pytester: pytest.Pytester, eight_gpus: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Plan(("all_reduce",), (2,), (SMALL,))
-    monkeypatch.setenv("AGAINST_NCCL_TESTS_PLAN", by_plugin.told(asked))
+    monkeypatch.setenv("AGAINST_NCCL_TESTS_PLAN", by_plugin.dump(asked))
     monkeypatch.syspath_prepend(str(ROOT))
     shutil.copy(by_plugin.MODULE, pytester.path / "test_sweeps.py")
     result = pytester.runpytest("--gpus=2", "--strict-baselines", "--junitxml=report.xml", "-o", "junit_family=xunit1")
