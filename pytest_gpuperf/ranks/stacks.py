@@ -18,6 +18,7 @@ _THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 _MAIN = "pytest_gpuperf/ranks/rank.py"  # a program may call the context, which lies beside it
 _OF_OUR_THREADS = ("pytest_gpuperf/ranks/informant.py", "pytest_gpuperf/ranks/closing.py")
+_NO_FRAME = "<no Python frame>"  # of a thread that was started, under its starter's id until it runs
 _NOTING = ("pytest_gpuperf/ranks/calls.py", "pytest_gpuperf/torch_internals.py")  # between torch and its backend
 _LIBRARY = re.compile(r"(?:/lib/python3\.\d+)?/(?:site|dist)-packages/|/lib/python3\.\d+/")
 
@@ -41,10 +42,10 @@ def cut(dump: str, main_thread: int) -> str:
         thread = _THREAD.match(line)
         if thread is not None:
             blocks.append((int(thread[1], 16), []))
-        elif blocks and line.strip() and not any(file in line for file in _NOTING):
+        elif blocks and line.strip() not in ("", _NO_FRAME) and not any(file in line for file in _NOTING):
             blocks[-1][1].append(line)
     main = [_without_harness(lines) for thread, lines in blocks if thread == main_thread]
-    others = [lines for thread, lines in blocks if thread != main_thread and not _is_ours(lines)]
+    others = [lines for thread, lines in blocks if lines and thread != main_thread and not _is_ours(lines)]
     texts = ["\n".join(lines) for lines in main if lines]
     texts += ["another thread:\n" + "\n".join(lines) for lines in others]
     return "\n".join(texts) or NO_STACK

@@ -53,6 +53,12 @@ def test_a_dump_without_a_stack_says_so(dump: str) -> None:
     assert cut(dump, MAIN) == NO_STACK == "somewhere (no stack could be had)"
 
 
+@pytest.mark.parametrize("thread", ["0x00007fd2f1c3e740", "0x00007fd2e8ff96c0"])
+def test_a_thread_that_has_not_run_yet_hides_no_stack(thread: str) -> None:
+    """Python lists it first, and until it runs under the id of the thread that started it."""
+    assert cut(f"Thread {thread} (most recent call first):\n  <no Python frame>\n\n{DUMP}", MAIN) == cut(DUMP, MAIN)
+
+
 def test_a_rank_that_is_stuck_in_the_harness_shows_that() -> None:
     harness = f'  File "{VENV}/pytest_gpuperf/ranks/groups.py", line 40 in open'
     assert cut(f"Thread 0x00007fd2f1c3e740 (most recent call first):\n{harness}\n", MAIN) == harness
