@@ -150,9 +150,13 @@ def raylet():
     return pid
 
 def below(pid):
-    for task in Path(f"/proc/{pid}/task").glob("*"):
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:  # it has ended
+        threads = []
+    for thread in threads:
         try:
-            children = (task / "children").read_text().split()
+            children = Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
         except OSError:  # the thread has ended
             continue
         for child in children:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.light import default_worker, setup_worker
+from tests.ranks.processes import descendants
 from tests.warm_python import NOTE, WarmPython, note
 from tests.whole_run import environment
 
@@ -52,7 +53,7 @@ class Raylets:
 
     def processes(self, title: str) -> list[int]:
         """The cluster's processes of a title."""
-        return [pid for pid in children(self._process.pid) if _title(pid) == title]
+        return [pid for pid in descendants(self._process.pid) if _title(pid) == title]
 
     def add(self, name: str, **env: str) -> None:
         """Has a node join, and waits until it has.
@@ -122,16 +123,6 @@ def raylets(
                 assert process.stdin is not None
                 process.stdin.close()
                 process.wait(60)
-
-
-def children(pid: int) -> list[int]:
-    """Processes that this one has started, and those that they have."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        with contextlib.suppress(OSError):
-            for child in map(int, (task / "children").read_text().split()):
-                found += [child, *children(child)]
-    return found
 
 
 def _title(pid: int) -> str:
@@ -219,7 +210,7 @@ def _require(result: int) -> None:
 def _kill_children() -> None:
     until = time.monotonic() + 10
     while time.monotonic() < until:
-        for pid in children(os.getpid()):  # a daemon may have started more meanwhile
+        for pid in descendants(os.getpid()):  # a daemon may have started more meanwhile
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         try:

@@ -5,8 +5,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
+from pathlib import Path
 
 from tests.whole_run import environment
 
@@ -33,6 +34,23 @@ def _ends(pid: int, within: float) -> bool:
         return bool(wait([process], within))
     finally:
         os.close(process)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have, as far as they have not ended."""
+    found = []
+    for thread in _list_or_nothing(f"/proc/{pid}/task"):
+        with suppress(OSError):  # it ends meanwhile
+            for child in map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()):
+                found += [child, *descendants(child)]
+    return found
+
+
+def _list_or_nothing(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def open_files() -> int:

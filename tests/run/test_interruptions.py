@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.run.interruptions import Interruptions, Terminated
-from tests.ranks.processes import survivors
-from tests.run.test_lifetime import descendants
+from tests.ranks.processes import descendants, survivors
 from tests.whole_run import environment, run_pytest, write
 
 TOLD_WITHIN = 1.0  # seconds

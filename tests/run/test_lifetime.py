@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ranks.processes import alive, survivors
+from tests.ranks.processes import alive, descendants, survivors
 from tests.whole_run import environment, write
 
 pytestmark = pytest.mark.usefixtures("fresh_python")
@@ -58,15 +58,6 @@ def test_it(ranks, slow_to_tear_down):
     if not (HERE / "to_the_end").exists():
         time.sleep(60)
 """
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes that a process started, and those that they did."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            found += [int(child), *descendants(int(child))]
-    return found
 
 
 def is_forkserver(pid: int) -> bool:
