@@ -109,7 +109,8 @@ class LocalRanks:
         endings: dict[int, Ending] = {}
         for fd in self._find_ended(ready):
             rank = self._waiting[fd]
-            ending = self._read(rank)
+            answered = fd in ready or self._processes[rank].connection.poll(0)
+            ending = self._read(rank) if answered else self._report_death(rank)
             if ending is not None:
                 del self._waiting[fd]
                 endings[rank] = ending
@@ -252,8 +253,6 @@ class LocalRanks:
     def _read(self, rank: int) -> Ending | None:
         process = self._processes[rank]
         try:
-            if not process.connection.poll(0) and self._client.exit_code(process.pid, 0) is not None:
-                return self._report_death(rank)
             reply, result = process.connection.receive()
         except (EOFError, ConnectionResetError):
             return self._report_death(rank)

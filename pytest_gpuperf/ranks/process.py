@@ -88,6 +88,8 @@ class RankProcess:
     def read_printed(self, stream: str) -> Excerpt:
         """What is to be shown of what it printed on ``stdout`` or ``stderr`` since the last look."""
         fd, start, end = self._unseen(stream)
+        if start == end:
+            return Excerpt()
         if end - start <= HEAD + TAIL:
             front = back = os.pread(fd, end - start, start)
         else:

@@ -41,9 +41,9 @@ class Scene:
         Args:
             usual: what the process had when it started. Where it has not changed, a program's own change stays.
         """
-        path, cwd = list(sys.path), working_directory()
         moves = self.cwd not in ("", usual.cwd)
         finds = self.path not in ((), usual.path)
+        path, cwd = list(sys.path), working_directory() if moves else ""
         try:
             if finds:
                 sys.path[:] = self.path

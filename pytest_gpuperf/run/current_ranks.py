@@ -510,10 +510,7 @@ class CurrentRanks:
 
     def _pool(self, world_size: int) -> HostedRanks:
         current = self.current
-        try:
-            pool = self._host.get(self._spec(world_size), current.group, current.timeout, current.environ)
-        finally:
-            self._collect_output()
+        pool = self._host.get(self._spec(world_size), current.group, current.timeout, current.environ)
         if (death := self._host.take_death()) is not None:
             notes = "".join(f"\n{note}" for note in getattr(death, "__notes__", ()))
             told = f"before {current.identity} began, after another test had ended: {death}{notes}"
