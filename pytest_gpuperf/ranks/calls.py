@@ -3,7 +3,8 @@
 All callers go through the dispatcher: Python, DDP's C++, functional and compiled collectives, each on any thread. So a
 kernel at BackendSelect, which lies above every backend's own, sees them all. Torch's flight recorder has neither the
 reduction nor root nor splits, and takes 100 ms to read when it is full. What is noted
-takes 60 to 80 us longer. Ranks that measure note nothing: no Python runs in what is timed. Runs in rank processes.
+takes the rank 60 to 80 us, most of them after the backend has begun. Ranks that measure note nothing: no Python runs
+in what is timed. Runs in rank processes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -49,6 +51,8 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _FEATURES = os.path.join(_PACKAGE, "features", "")
 
 Tensors = Sequence[torch.Tensor]
+Key = tuple[str, tuple[int, ...]]
+"""A group: its name and its global ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,40 @@ class _Operation:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A collective that the backend has not returned from."""
+
+    order: int
+    about: _Operation
+    arguments: Sequence[Any]
+    frame: FrameType | None
+    """Called the operation; None on a thread of torch's backward pass."""
+    thread: int
+
+
+class _Series:
+    """The collectives of a rank on one group."""
+
+    def __init__(self, rank: int) -> None:
+        """Has none; ``rank`` is this process's, in the group."""
+        self.notes: list[_Note] = []
+        self.digest = 0
+        """Digest of what must be the same on all ranks."""
+        self.balance = 0
+        """What all ranks of the group add to 0 if each sends to each what that one expects."""
+        self._rank = rank
+
+    def add(self, note: _Note) -> None:
+        index = len(self.notes)
+        if index == MOST:
+            return
+        self.digest = zlib.crc32(repr(note.common).encode(), self.digest)
+        self.balance += sum(n * _weight(index, self._rank, other) for other, n in enumerate(note.sends))
+        self.balance -= sum(n * _weight(index, other, self._rank) for other, n in enumerate(note.receives))
+        self.notes.append(note)
+
+
 class Calls:
     """Notes the collectives of a run."""
 
@@ -116,8 +154,10 @@ class Calls:
         """
         self._rank = rank
         self._main = threading.get_ident()
-        self._notes: dict[tuple[str, tuple[int, ...]], list[_Note]] = {}
+        self._series: dict[Key, _Series] = {}
         """By the group's name and members: a program may open groups of one name one after another."""
+        self._underway: dict[int, _Call] = {}
+        """By thread."""
         self._order = 0
         self._delays: Delays | None = None
         self._delays_sends = False
@@ -142,36 +182,32 @@ class Calls:
             for name in _POINT_TO_POINT:
                 operation = getattr(torch.ops.c10d, name).default
                 self._library.impl(name, self._delay_kernel(operation), "BackendSelect", with_keyset=True)
-        self._notes = {}
+        self._series, self._underway = {}, {}  # new ones: a thread of an earlier run may still hold the old
         self._order = 0
 
     def tally(self) -> tuple[Tally, ...]:
         """What must be equal on all ranks, in short."""
         return tuple(
-            Tally(
-                group=name,
-                members=members,
-                count=len(notes),
-                digest=zlib.crc32(repr([note.common for note in notes]).encode()),
-                balance=sum(self._balance(index, note, members) for index, note in enumerate(notes)),
-            )
-            for (name, members), notes in list(self._notes.items())
+            Tally(name, members, len(series.notes), series.digest, series.balance)
+            for (name, members), series in list(self._series.items())
         )
 
     @property
     def whole(self) -> bool:
         """Whether all collectives of the run were noted."""
-        return all(len(notes) < MOST for notes in list(self._notes.values()))
+        return all(len(series.notes) < MOST for series in list(self._series.values()))
 
     def list_issued(self) -> list[Collective]:
         """The collectives of the run that were noted, in the order of issue."""
-        groups = [(key, list(notes)) for key, notes in list(self._notes.items())]
-        found = [
-            (note.order, _collective(name, members, number, note))
-            for (name, members), notes in groups
-            for number, note in enumerate(notes, start=1)
-        ]
-        return [collective for _, collective in sorted(found, key=lambda one: one[0])]
+        found = [one for call in list(self._underway.values()) if (one := self._read(call)) is not None]
+        found += [(key, note) for key, series in list(self._series.items()) for note in list(series.notes)]
+        by_order = {note.order: (key, note) for key, note in found}  # what has ended meanwhile was found twice
+        issued = []
+        numbers: Counter[Key] = Counter()
+        for _, (key, note) in sorted(by_order.items()):
+            numbers[key] += 1
+            issued.append(_collective(key, numbers[key], note))
+        return issued
 
     def delay(self) -> None:
         """Waits for as long as the run's delays say next."""
@@ -193,40 +229,48 @@ class Calls:
         def note_and_run(keys: Any, *arguments: Any) -> Any:
             __tracebackhide__ = True
             self.delay()
-            remove = None
+            thread, underway, series = threading.get_ident(), self._underway, self._series
+            call = underway[thread] = _Call(self._order, about, arguments, sys._getframe().f_back, thread)
+            self._order += 1
             try:
-                remove = self._note(about, arguments)
-            except Exception:  # arguments that nobody foresaw are the backend's business
-                remove = None
-            try:
-                return below(keys, *arguments)
-            except BaseException:
-                if remove is not None:
-                    remove()  # it was never issued
-                raise
+                result = below(keys, *arguments)
+                self._note(call, series)  # while the backend works; what raised was never issued
+                return result
+            finally:
+                del underway[thread]
 
         return note_and_run
 
-    def _note(self, about: _Operation, arguments: Sequence[Any]) -> Callable[[], None] | None:
+    def _note(self, call: _Call, series: dict[Key, _Series]) -> None:
+        found = self._read(call)
+        if found is not None:
+            (name, members), note = found
+            series.setdefault((name, members), _Series(members.index(self._rank))).add(note)
+
+    def _read(self, call: _Call) -> tuple[Key, _Note] | None:
+        try:
+            return self._read_arguments(call)
+        except Exception:  # arguments that nobody foresaw are the backend's business
+            return None
+
+    def _read_arguments(self, call: _Call) -> tuple[Key, _Note] | None:
+        about, arguments = call.about, call.arguments
         group = dist.ProcessGroup.unbox(arguments[about.group])
         members = group_ranks(group)
         rank = group.rank()
         if len(members) < 2 or members[rank] != self._rank:
             return None  # nobody else has it, or the program numbers its ranks in another way
-        notes = self._notes.setdefault((group.group_name, members), [])
-        if len(notes) >= MOST:
-            return None
         inputs, outputs = _tensors(arguments[about.inputs]), _tensors(arguments[about.outputs])
         root = -1 if about.root is None else arguments[about.root]
         measured = outputs if about.kind == "all_gather" else inputs
         sends, receives = _pairs(about, arguments, inputs, outputs, group, root)
         shown = () if about.kind == "barrier" else inputs or outputs
-        frame = sys._getframe(1).f_back  # None on a thread of torch's backward pass
+        frame = call.frame
         while frame is not None and frame.f_code.co_filename.startswith(_FEATURES):
             frame = frame.f_back  # a feature's kernel that stands before this one
-        thread, place = self._place(frame)
+        thread, place = self._place(frame, call.thread)
         note = _Note(
-            order=self._order,
+            order=call.order,
             kind=about.kind,
             types=tuple(dict.fromkeys(tensor.dtype for tensor in shown)),
             shapes=tuple(tensor.shape for tensor in shown),
@@ -238,19 +282,17 @@ class Calls:
             place=place,
             thread=thread,
         )
-        self._order += 1
-        notes.append(note)
-        return lambda: notes.remove(note)
+        return (group.group_name, members), note
 
-    def _place(self, frame: FrameType | None) -> tuple[str, tuple[str, int, str]]:
+    def _place(self, frame: FrameType | None, thread: int) -> tuple[str, tuple[str, int, str]]:
         """The name of the thread, empty for the main one and torch's own, and the line of the program."""
         own = self._own(frame)
         name = ""
-        if threading.get_ident() != self._main:
+        if thread != self._main:
             if own is None:  # a thread of torch's backward pass: the main thread waits for it
                 own = self._own(sys._current_frames().get(self._main))
             else:
-                name = threading.current_thread().name
+                name = next((one.name for one in threading.enumerate() if one.ident == thread), "")
         return name, ("", 0, "") if own is None else (own.f_code.co_filename, own.f_lineno, own.f_code.co_name)
 
     def _own(self, frame: FrameType | None) -> FrameType | None:
@@ -263,12 +305,6 @@ class Calls:
                 return frame
             frame = frame.f_back
         return None
-
-    def _balance(self, index: int, note: _Note, members: Sequence[int]) -> int:
-        """What all ranks of the group add to 0 if each sends to each what that one expects."""
-        me = members.index(self._rank)
-        sent = sum(elements * _weight(index, me, other) for other, elements in enumerate(note.sends))
-        return sent - sum(elements * _weight(index, other, me) for other, elements in enumerate(note.receives))
 
 
 def _weight(index: int, sender: int, receiver: int) -> int:
@@ -314,7 +350,8 @@ def _split(tensor: torch.Tensor, splits: Sequence[int], size: int) -> tuple[int,
     return tuple(row * rows for rows in splits)
 
 
-def _collective(name: str, members: tuple[int, ...], number: int, note: _Note) -> Collective:
+def _collective(key: Key, number: int, note: _Note) -> Collective:
+    name, members = key
     types = [_TYPES.get(one, str(one)) for one in note.types]
     one = types[0] if len(types) == 1 else "/".join(types)
     file, line, function = note.place

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf import CollectiveMismatch, Context, RankError
+from pytest_gpuperf import CollectiveMismatch, Context, RankError, RankTimeout
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.local_ranks import LocalNode
@@ -213,6 +213,27 @@ def test_a_stack_shows_the_program_and_not_us(pool: Pool, call: Call) -> None:
     assert "calls.py" not in "".join(notes(caught.value))
     assert pool.failure is not None
     assert "calls.py" not in repr(pool.failure.sections)
+
+
+def test_calls_that_the_backend_does_not_return_from_are_compared_too(pool: Pool, call: Call) -> None:
+    """So it is in the first collective of a group on NCCL, which opens its connections."""
+
+    def program(ctx: Context) -> None:
+        library = torch.library.Library("c10d", "IMPL")
+        library.impl("allreduce_", lambda *_: time.sleep(60), "CPU")
+        dist.broadcast(torch.ones(4), src=0)
+        reductions(ctx)
+
+    with pytest.raises(RankTimeout) as caught:
+        call(program, timeout=1)
+    assert pool.failure is not None
+    assert dict(pool.failure.sections)["collectives"] == (
+        "last collective of ranks 0, 1: all_reduce Float[4], its collective 2"
+    )
+    unlike, place = notes(caught.value)[-2:]
+    alike = REDUCTIONS.partition(". ")[0].replace("collective 1", "collective 2")
+    assert unlike == f"the ranks passed unlike arguments to {alike}"
+    assert place.endswith(" in reductions")
 
 
 def test_ranks_that_measure_note_nothing(torch_client: ForkserverClient) -> None:
