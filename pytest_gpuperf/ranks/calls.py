@@ -2,9 +2,8 @@
 
 All callers go through the dispatcher: Python, DDP's C++, functional and compiled collectives, each on any thread. So a
 kernel at BackendSelect, which lies above every backend's own, sees them all. Torch's flight recorder has neither the
-reduction nor root nor splits, and takes 100 ms to read when it is full. What is noted
-takes the rank 60 to 80 us, most of them after the backend has begun. Ranks that measure note nothing: no Python runs
-in what is timed. Runs in rank processes.
+reduction nor root nor splits, and takes 100 ms to read when it is full. A note takes the rank 60 to 80 us, most of them
+after the backend has begun. Ranks that measure note nothing: no Python runs in what is timed. Runs in rank processes.
 """
 
 from __future__ import annotations
