@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pytest_gpuperf.hardware.nccl_log import NcclLog
     from pytest_gpuperf.ranks.context import Context
     from pytest_gpuperf.ranks.failures import CollectiveMismatch, RankDied, RankError, RankTimeout, ResultError
-    from pytest_gpuperf.run.current_ranks import LeakWarning
     from pytest_gpuperf.run.patches import PatchWarning
+    from pytest_gpuperf.run.rank_supply import LeakWarning
     from pytest_gpuperf.timing.stepping import Resettable
 
 __all__ = [
@@ -78,7 +78,7 @@ _HOMES = {
     "Exchange": "figures.work",
     "Health": "hardware.device",
     "Infeasible": "figures.search",
-    "LeakWarning": "run.current_ranks",
+    "LeakWarning": "run.rank_supply",
     "Matrix": "figures.matrix",
     "Metric": "figures.metric",
     "NcclLog": "hardware.nccl_log",

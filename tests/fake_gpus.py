@@ -11,6 +11,8 @@ from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.run.current_ranks import CurrentRanks
+from pytest_gpuperf.run.current_test import CurrentTest
+from pytest_gpuperf.run.rank_supply import RankSupply
 from tests.hardware.fake_devices import FakeDevices
 
 GIB = 2**30
@@ -45,10 +47,10 @@ def install(patch: pytest.MonkeyPatch, visible: int = 8) -> None:
     """Lets the plugin find so many GPUs, and lets ranks run without them."""
     limit(patch, visible)
 
-    def without_gpus(ranks: CurrentRanks, size: int) -> PoolSpec:
-        return PoolSpec(size, (), ranks.current.marker.env, timed=ranks.current.launch is not None)
+    def without_gpus(supply: RankSupply, test: CurrentTest, size: int) -> PoolSpec:
+        return PoolSpec(size, (), test.marker.env, timed=test.launch is not None)
 
-    patch.setattr(CurrentRanks, "_spec", without_gpus)
+    patch.setattr(RankSupply, "spec", without_gpus)
 
 
 def limit(patch: pytest.MonkeyPatch, visible: int = 8, watts: float = 700.0) -> None:
@@ -69,5 +71,5 @@ def use(patch: pytest.MonkeyPatch, devices: Devices) -> None:
 def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that run no program need no ranks: none are started, though GPUs are in use."""
     monkeypatch.setattr("pytest_gpuperf.ranks.pools.Pools.warm_up", lambda self: None)
-    monkeypatch.setattr(CurrentRanks, "_pool", lambda self, size: SimpleNamespace(pids=()))
+    monkeypatch.setattr(RankSupply, "get", lambda *_: SimpleNamespace(pids=()))
     monkeypatch.setattr(CurrentRanks, "_software", lambda self, size: {"torch": "2.13.0"})

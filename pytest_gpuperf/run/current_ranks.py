@@ -8,7 +8,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Protocol
 
 import pytest
@@ -16,29 +15,21 @@ import pytest
 from pytest_gpuperf.figures.conditions import FIT, Conditions
 from pytest_gpuperf.hardware.fitness import AtStart, conditions
 from pytest_gpuperf.hardware.nccl_log import NcclLog
-from pytest_gpuperf.leases.lessor import Lessor
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.options import Options
-from pytest_gpuperf.ranks.excerpt import Excerpt
-from pytest_gpuperf.ranks.failures import LaunchError, RankDied, RanksSkipped, RankTimeout
-from pytest_gpuperf.ranks.host import HostedRanks, RankHost
+from pytest_gpuperf.ranks.failures import LaunchError, RanksSkipped, RankTimeout
 from pytest_gpuperf.ranks.nccl_debug import LOGGED
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.results import read_results
-from pytest_gpuperf.ranks.spec import Opening, PoolSpec
+from pytest_gpuperf.ranks.spec import Opening
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_test import CurrentTest
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
 from pytest_gpuperf.run.interruptions import Interruptions
-from pytest_gpuperf.run.nodes import Placement, RunNodes, Wanted
+from pytest_gpuperf.run.nodes import RunNodes
 from pytest_gpuperf.run.packing import Packing, name_of
 from pytest_gpuperf.run.patches import Patches, patch_warning
-
-
-class LeakWarning(UserWarning):
-    """A test left something behind in its ranks; they were replaced, so that no other test meets it."""
-
-    __module__ = "pytest_gpuperf"  # where users import it from, and filter it by
+from pytest_gpuperf.run.rank_supply import RankSupply
 
 
 class Around(Protocol):
@@ -60,18 +51,16 @@ class CurrentRanks:
 
     def __init__(
         self,
+        supply: RankSupply,
         nodes: RunNodes,
         options: Options,
-        host: RankHost,
-        leasing: Lessor,
         packing: Packing,
         launch: CurrentLaunch,
     ) -> None:
+        self._supply = supply
         self._nodes = nodes
         self.machine = nodes.machine
         self._options = options
-        self._host = host
-        self._leasing = leasing
         self._packing = packing
         self._launch = launch
         self._patches = Patches(packing.travels)
@@ -83,11 +72,7 @@ class CurrentRanks:
         self.interruptions = Interruptions()
         """Ends runs from outside: by SIGTERM, or by a timer."""
         self._running = threading.Lock()
-        self._output: dict[str, Excerpt] = {}
-        """What ranks printed and no report has taken, by title."""
         self._tests = 0
-        self._spoiled: set[PoolSpec] = set()
-        """Ranks on which a test of an adopted class failed: it may have left them as none expects to find them."""
         self._renewals = 0
         """How many process groups were asked for beyond those of tests and launches."""
         self._timed: tuple[tuple[int, ...], float] = ((), -math.inf)
@@ -126,7 +111,7 @@ class CurrentRanks:
         marker = (None if world_size is None else ranks_marker(item, item.nodeid)) or RanksMarker(())
         self._tests += 1
         examples = is_drawn(getattr(item, "obj", None))
-        self._host.retire_owned(but=str(item.path))
+        self._supply.host.retire_owned(but=str(item.path))
         if world_size is not None:
             self._patches.begin()
         self._current = self.reported = CurrentTest(
@@ -153,15 +138,11 @@ class CurrentRanks:
         current.prepared = True
         self._nodes.look()
         if current.launch is None:
-            self._placement(world_size)  # a node that comes in place of a lost one is leased, too
-        self._lease(current, world_size)
+            self._supply.place(current, world_size)  # a node that comes in place of a lost one is leased, too
+        self._supply.lease(current, world_size)
         if current.launch is not None:
             self._prepare_launch(current, world_size, current.launch)
-        elif current.gpus and self._leasing.memory_is_scarce(current.gpus):
-            self._host.rest(but=self._spec(world_size))
-        if current.marker.own_processes:
-            self._host.retire(self._spec(world_size), wait=current.launch is None)
-        self._pool(world_size)
+        self._supply.bring_up(current, world_size)
 
     def enlist(self, marker: RanksMarker, opening: Opening, environ: Mapping[str, str]) -> None:
         """Gives the current test ranks that it did not ask for by a marker, and brings them up.
@@ -183,40 +164,6 @@ class CurrentRanks:
         current.timeout = marker.timeout or self._options.timeout
         self.prepare()
 
-    def run_enlisted(
-        self,
-        world_size: int,
-        entry: Callable[..., Any],
-        call: object,
-        name: str,
-        timeout: float | None,
-        *,
-        outlives_deaths: bool = False,
-    ) -> list[Any]:
-        """Calls ``entry(context, call)`` on every rank that was enlisted; the results in rank order.
-
-        Ranks on which it fails serve no other test.
-
-        Args:
-            world_size: how many.
-            entry: of an installed module.
-            call: its argument.
-            name: of the test, as reports have it.
-            timeout: seconds that the test's harness gives it, if its marker says nothing else.
-            outlives_deaths: whether the other ranks go on after one died.
-        """
-        __tracebackhide__ = True
-        current = self.current
-        current.timeout = current.marker.timeout or timeout or current.timeout
-        try:
-            with self._alone():
-                return self._execute(world_size, entry, (call,), {}, entry, name, outlives_deaths)
-        except pytest.skip.Exception:
-            raise
-        except BaseException:
-            self._spoiled.add(self._spec(world_size))
-            raise
-
     def lease_gpus(self) -> tuple[str, ...]:
         """Prepares the current test's ranks, and returns the UUIDs of their GPUs; empty for gloo."""
         self.prepare()
@@ -226,7 +173,7 @@ class CurrentRanks:
         """Gives the current test's ranks a process group with new communicators; the launch goes on with it."""
         self._renewals += 1
         self.current.group = self._group_of(self.current.launch)
-        self._pool(world_size)
+        self._supply.get(self.current, world_size)
 
     def run(
         self,
@@ -235,8 +182,20 @@ class CurrentRanks:
         args: Sequence[Any],
         kwargs: dict[str, Any],
         program: Callable[..., Any],
+        *,
+        name: str = "",
+        outlives_deaths: bool = False,
     ) -> list[Any]:
         """Calls ``entry(context, *args, **kwargs)`` on every rank; the results in rank order.
+
+        Args:
+            world_size: how many ranks.
+            entry: what they call.
+            args: its arguments after the context.
+            kwargs: its keyword arguments.
+            program: what the entry runs.
+            name: of the program, as reports have it; empty for its own.
+            outlives_deaths: whether the other ranks go on after one died.
 
         Raises:
             RuntimeError: another thread's run has not ended.
@@ -244,7 +203,7 @@ class CurrentRanks:
         __tracebackhide__ = True
         with self._alone():
             self.prepare()
-            return self._execute(world_size, entry, args, kwargs, program)
+            return self._execute(world_size, entry, args, kwargs, program, name, outlives_deaths)
 
     def watch_run(
         self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]
@@ -253,7 +212,7 @@ class CurrentRanks:
         __tracebackhide__ = True
         with self._alone():
             self.prepare()
-            processes = self._pool(world_size).pids
+            processes = self._supply.get(self.current, world_size).pids
             found = self._watch(world_size, entry, args, program)
             self._timed = processes, time.monotonic()
             return found
@@ -263,7 +222,9 @@ class CurrentRanks:
         with self._alone():
             self.prepare()
             processes, ended = self._timed
-            return time.monotonic() - ended if processes == self._pool(world_size).pids else math.inf
+            return (
+                time.monotonic() - ended if processes == self._supply.get(self.current, world_size).pids else math.inf
+            )
 
     def probe_nccl(self, item: pytest.Item) -> Sequence[NcclLog]:
         """Runs collectives on all GPUs, in fresh ranks that keep NCCL's log; the logs in rank order; none with gloo.
@@ -280,11 +241,11 @@ class CurrentRanks:
         )
         try:
             with self._alone():
-                self._lease(current, size)
+                self._supply.lease(current, size)
                 current.prepared = True
-                if not self._has_nccl(size):
+                if not self._supply.has_nccl(current, size):
                     return []
-                self._host.retire_all()
+                self._supply.host.retire_all()
                 from pytest_gpuperf.ranks.nccl_probe import probe
 
                 logs: list[NcclLog] = self._execute(size, probe, (), {}, probe)
@@ -307,19 +268,16 @@ class CurrentRanks:
             return
         try:
             if current.launch is None:
-                self._settle(current)
+                self._supply.settle(current)
             elif current.marker.own_processes:  # of a launch, too, no other test meets them
-                self._host.retire_with(current.marker.env, wait=not keep_lease)
+                self._supply.host.retire_with(current.marker.env, wait=not keep_lease)
         finally:
             if not keep_lease:
-                self._let_go(current, last)
+                self._supply.let_go(current, last)
 
     def vacate(self) -> None:
         """Ends all ranks, and lets go of what a perf test has left to the next one, which begins a launch anew."""
-        try:
-            self._host.retire_all()
-        finally:
-            self._leasing.release(staying=self._host.gpus, await_memory=bool(self.machine.gpus))
+        self._supply.vacate()
         self._launch.end()
 
     def close(self) -> None:
@@ -328,7 +286,7 @@ class CurrentRanks:
 
     def replace_ranks(self) -> None:
         """Ends all ranks; the next test of the launch, which goes on, has fresh ones."""
-        self._host.retire_all()
+        self._supply.host.retire_all()
 
     def failure_of(self, error: BaseException | None) -> PostMortem | None:
         """What is known of the run that raised this, if one did."""
@@ -341,12 +299,6 @@ class CurrentRanks:
         failure = self.failure_of(error)
         return None if failure is None or self.reported is None else (self.reported.item.nodeid, failure)
 
-    def take_output(self) -> list[tuple[str, str]]:
-        """What ranks printed since the last call: title, text."""
-        self._collect_output()
-        output, self._output = self._output, {}
-        return [(title, str(text)) for title, text in output.items()]
-
     def _prepare_launch(self, current: CurrentTest, world_size: int, launch: int) -> None:
         if losses := self._nodes.losses:
             raise LaunchError(
@@ -354,16 +306,13 @@ class CurrentRanks:
                 f"{'; '.join(losses)}: run them again (a recording with --resume)"
             )
         if launch != self._launch.number:
-            self._host.retire_all()
+            self._supply.host.retire_all()
             if self._launch.began and self._launch.renews:
-                self._host.renew()
+                self._supply.host.renew()
             software = self._software(world_size)  # if these ranks fail, the next test begins the launch
             self._launch.begin(launch, software)
         # A process with much of a GPU's memory takes half a second to end, in which the next ones start.
-        self._host.retire_all(but=self._spec(world_size), wait=False)
-
-    def _has_nccl(self, world_size: int) -> bool:
-        return self._spec(world_size).backend == "nccl"
+        self._supply.host.retire_all(but=self._supply.spec(current, world_size), wait=False)
 
     def _software(self, world_size: int) -> dict[str, str]:
         from pytest_gpuperf.timing.software import software  # loads torch, as every perf test's module has
@@ -399,7 +348,7 @@ class CurrentRanks:
             entry, args, kwargs = around.enter(entry, args, kwargs)
         task = self._packing.pack((entry, tuple(args), kwargs), program)
         self._warn_of_patches(current, lambda: self._packing.packages_named(entry, tuple(args), kwargs))
-        pool = self._pool(world_size)
+        pool = self._supply.get(current, world_size)
         start = time.monotonic()
         try:
             with self.interruptions.admit():
@@ -417,7 +366,7 @@ class CurrentRanks:
             current.note_hang(error)
             raise
         finally:
-            self._collect_output()
+            self._supply.collect_output()
             if pool.failure is not None:
                 current.failures.append(pool.failure)
             if pool.spec.opening is not Opening.GROUP:
@@ -439,85 +388,15 @@ class CurrentRanks:
         self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]
     ) -> tuple[list[Any], Conditions]:
         __tracebackhide__ = True
-        gpus = self._placement(world_size).gpus
+        gpus = self._supply.place(self.current, world_size).gpus
         if not gpus or not self._launch.measured:
             return self._execute(world_size, entry, args, {}, program), FIT
-        processes = self._pool(world_size).pids
+        processes = self._supply.get(self.current, world_size).pids
         with self._nodes.watch(gpus) as watch:
             results = self._execute(world_size, entry, args, {}, program)
         nvlinks = {gpu.uuid: gpu.nvlinks for gpu in self.machine.gpus}
         return results, conditions(watch.seen, AtStart(nvlinks, processes, self._nodes.node_names), watch.xids)
 
-    def _settle(self, current: CurrentTest) -> None:
-        try:
-            left = self._host.settle()
-        except RankDied:
-            current.failures.extend(self._host.failures)
-            raise
-        finally:
-            self._collect_output()
-            if current.marker.own_processes:
-                self._host.retire_with(current.marker.env)
-            while self._spoiled:
-                self._host.retire(self._spoiled.pop())
-        if left and current.marker.isolation != "process":  # else nobody could have met it
-            current.item.warn(
-                LeakWarning(f"{current.identity} left behind, in ranks that were replaced: {'; '.join(left)}")
-            )
-
-    def _let_go(self, current: CurrentTest, last: bool) -> None:
-        gpus = bool(self.machine.gpus)
-        # After the last test on CPUs, too: pytest-cov gathers what ranks wrote at their end before the run has ended.
-        over = last or (bool(current.gpus) and current.launch is not None)  # no other test needs a launch's ranks
-        try:
-            if over or (gpus and self._leasing.is_wanted_alone(self._host.gpus)):
-                self._host.retire_all()
-            elif current.gpus and self._leasing.memory_is_scarce(current.gpus):
-                self._host.rest()
-        finally:
-            self._leasing.release(staying=self._host.gpus, await_memory=bool(current.gpus))
-        self._leasing.make_way()
-
-    def _lease(self, current: CurrentTest, world_size: int) -> None:
-        if not self.machine.gpus or current.marker.device == "cpu":
-            if current.launch is not None and self._launch.measured:
-                self._leasing.cores(world_size, current.identity)
-        elif current.launch is not None:
-            current.gpus = self._leasing.machine(current.identity)
-        else:
-            current.gpus = self._leasing.gpus(world_size, current.identity, self._host.warm(world_size))
-
     def _group_of(self, launch: int | None) -> str:
         # Communicators belong to the launch: its perf tests share them, as one program would.
         return f"test {self._tests}" if launch is None else f"launch {launch}, group {self._renewals}"
-
-    def _spec(self, world_size: int) -> PoolSpec:
-        current, marker = self.current, self.current.marker
-        placed = self._placement(world_size)
-        opening = Opening.LAUNCHER if marker.launcher_env else current.opening
-        owner = str(current.item.path) if marker.isolation == "file" else ""
-        hashes = "" if current.is_timed else self._options.hashes_by_rank
-        return PoolSpec(
-            world_size, placed.gpus, marker.env, placed.cores, current.is_timed, opening, owner, hashes, placed.nodes
-        )
-
-    def _placement(self, world_size: int) -> Placement:
-        current, marker = self.current, self.current.marker
-        wanted = Wanted(world_size, current.gpus, on_gpus=marker.device != "cpu", timed=current.is_timed)
-        if world_size == current.world_size:  # a smaller world that the test draws is packed
-            wanted = replace(wanted, nodes=marker.nodes_of(self._nodes.size), per_node=marker.per_node)
-        return self._nodes.place(wanted)
-
-    def _pool(self, world_size: int) -> HostedRanks:
-        current = self.current
-        pool = self._host.get(self._spec(world_size), current.group, current.timeout, current.environ)
-        if (death := self._host.take_death()) is not None:
-            notes = "".join(f"\n{note}" for note in getattr(death, "__notes__", ()))
-            told = f"before {current.identity} began, after another test had ended: {death}{notes}"
-            current.item.warn(LeakWarning(told))
-        return pool
-
-    def _collect_output(self) -> None:
-        for spec, rank, stream, text in self._host.output():
-            title = f"{stream} of {spec.title(rank)}"
-            self._output[title] = self._output.get(title, Excerpt()) + text

@@ -119,7 +119,7 @@ def itemcollected(item: pytest.Item) -> None:
     if ours.machine.gpus and not ours.capacity.clustered and need_ranks([item]) and runs_tests(item.config):
         # What ranks are forked from imports while this process does, whatever is deselected later. On CPUs ranks and
         # tests share the cores, and there is nothing to gain.
-        ours.host.warm_up()
+        ours.supply.host.warm_up()
 
 
 def put_perf_last(items: list[pytest.Item]) -> None:
@@ -149,7 +149,7 @@ def collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     if (ours.machine.gpus or ours.capacity.clustered) and need_ranks(session.items) and runs_tests(session.config):
-        ours.host.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
+        ours.supply.host.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
     if measures(session.items) and ours.launch.measured:
         keep_bodies(session.items)
         if not ours.reads_baselines:
@@ -271,7 +271,7 @@ def exception_interact(node: pytest.Item | pytest.Collector, call: pytest.CallIn
     failure = session.ranks.failure_of(call.excinfo.value)
     if failure is not None:
         banner = iter([DEBUGGER_BANNER.format(rank=f"rank {failure.rank}") + "\n"])
-        if not session.host.debug(failure, lambda text: session.console.ask(next(banner, "") + text)):
+        if not session.supply.host.debug(failure, lambda text: session.console.ask(next(banner, "") + text)):
             session.console.say(NO_DEBUGGER)
 
 
@@ -321,5 +321,5 @@ def _report_output(item: pytest.Item, session: Session, when: str) -> None:
     session.console.end_of_test()
     if not session.ranks.has_ranks:
         return  # what idle ranks print is no test's own, least of all one's that has none
-    for title, text in session.ranks.take_output():
+    for title, text in session.supply.take_output():
         item.add_report_section(when, title, text)

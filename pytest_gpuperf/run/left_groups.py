@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.run.current_ranks import LeakWarning
+from pytest_gpuperf.run.rank_supply import LeakWarning
 from pytest_gpuperf.torch_internals import default_group
 
 

@@ -16,7 +16,6 @@ from pytest_gpuperf.fixtures.perf import Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.topology import Topology
-from pytest_gpuperf.leases.lessor import Lessor
 from pytest_gpuperf.options import Options, is_worker
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED, ForkserverClient
 from pytest_gpuperf.ranks.host import RankHost
@@ -41,6 +40,7 @@ from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.left_groups import LeftGroups
 from pytest_gpuperf.run.nodes import RunNodes, ThisMachine
 from pytest_gpuperf.run.packing import Packing
+from pytest_gpuperf.run.rank_supply import RankSupply
 from pytest_gpuperf.run.selection import measures
 from pytest_gpuperf.run.summary_lines import SummaryLines
 from pytest_gpuperf.timing.sampling import Sampling
@@ -59,9 +59,8 @@ class Session:
     """The GPUs of all nodes when the run began, as one machine's."""
     console: Console
     commands: Commands
-    host: RankHost
-    """Starts and holds the ranks."""
-    leasing: Lessor
+    supply: RankSupply
+    """Starts the ranks, and leases what they run on."""
     packing: Packing
     storage: Storage
     ranks: CurrentRanks
@@ -111,15 +110,15 @@ class Session:
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         reports = not is_worker(config) and (judged is None or judged.reports)
         gathers = options.results is not None or any(config.hook.pytest_gpuperf_needs_results(config=config))
-        ranks = CurrentRanks(nodes, options, host, leasing, packing, launch)
+        supply = RankSupply(nodes, options, host, leasing, launch)
+        ranks = CurrentRanks(supply, nodes, options, packing, launch)
         return cls(
             options=options,
             nodes=nodes,
             machine=machine,
             console=console,
             commands=commands,
-            host=host,
-            leasing=leasing,
+            supply=supply,
             packing=packing,
             storage=storage,
             ranks=ranks,
@@ -218,8 +217,7 @@ class Session:
     def close(self) -> None:
         """Ends all ranks, and lets go of what is leased."""
         self.ranks.close()
-        self.host.close()
-        self.leasing.close()
+        self.supply.close()
 
 
 def this_machine(

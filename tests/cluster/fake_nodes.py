@@ -12,7 +12,8 @@ from pytest_gpuperf.features.cluster.cluster import Cluster
 from pytest_gpuperf.features.cluster.member import Member
 from pytest_gpuperf.features.cluster.watching import ClusterWatch
 from pytest_gpuperf.ranks.spec import PoolSpec
-from pytest_gpuperf.run.current_ranks import CurrentRanks
+from pytest_gpuperf.run.current_test import CurrentTest
+from pytest_gpuperf.run.rank_supply import RankSupply
 from tests.fake_gpus import machine_of
 
 MEMORY = 4.8e12  # B/s of each GPU
@@ -32,7 +33,7 @@ def install(
         fabrics: labels of the network by node, if it is not that of this machine.
         shared: whether all nodes have the same GPUs.
     """
-    real_member, real_spec = Cluster._member, CurrentRanks._spec
+    real_member, real_spec = Cluster._member, RankSupply.spec
 
     def member(self: Cluster, bundle: int, identity: str, actor: Any, facts: Any) -> Member:
         found = real_member(self, bundle, identity, actor, facts)
@@ -50,9 +51,9 @@ def install(
         found.facts = replace(found.facts, machine=told, fabric=network)
         return found
 
-    def spec(self: CurrentRanks, world_size: int) -> PoolSpec:
-        return replace(real_spec(self, world_size), gpus=())
+    def spec(self: RankSupply, test: CurrentTest, world_size: int) -> PoolSpec:
+        return replace(real_spec(self, test, world_size), gpus=())
 
     patch.setattr(Cluster, "_member", member)
-    patch.setattr(CurrentRanks, "_spec", spec)
+    patch.setattr(RankSupply, "spec", spec)
     patch.setattr(Cluster, "watch", lambda self, gpus: ClusterWatch([]))

@@ -325,8 +325,8 @@ def test_a_node_comes_in_place_of_a_lost_one_before_gpus_are_leased(launch: int 
     marker = RanksMarker((2,))
     ranks._current = SimpleNamespace(world_size=2, prepared=False, launch=launch, gpus=(), marker=marker)
     ranks._nodes = SimpleNamespace(look=noted("look"), losses=[])
-    ranks._placement, ranks._lease, ranks._prepare_launch = noted("placed"), noted("lease"), noted("launch")
-    ranks._pool = noted("pool")
+    ranks._supply = SimpleNamespace(place=noted("placed"), lease=noted("lease"), bring_up=noted("pool"))
+    ranks._prepare_launch = noted("launch")
     ranks.prepare()
     assert [what for what in done if what in ("look", "placed", "lease")] == order
 

@@ -361,10 +361,10 @@ def test_sleep(perf):
 ON_GPUS = """
 import pytest
 from tests import fake_gpus
-from pytest_gpuperf.run.current_ranks import CurrentRanks
+from pytest_gpuperf.run.rank_supply import RankSupply
 patch = pytest.MonkeyPatch()
 fake_gpus.install(patch, visible=1)
-patch.setattr(CurrentRanks, "_has_nccl", lambda self, size: True)  # gloo's ranks are asked, and their log is empty
+patch.setattr(RankSupply, "has_nccl", lambda *_: True)  # gloo's ranks are asked, and their log is empty
 """
 
 

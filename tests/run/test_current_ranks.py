@@ -51,7 +51,7 @@ def holding(session: Session, request: pytest.FixtureRequest, launch: int | None
         seed=1,
         launch=launch,
         world_size=2,
-        gpus=session.leasing.gpus(2, "test_x"),
+        gpus=session.supply.leasing.gpus(2, "test_x"),
     )
 
 
@@ -109,7 +109,7 @@ def test_ranks_leave_at_the_end_of_a_test_when_somebody_waits_to_be_alone(
         until(lambda: waiters(tmp_path / "leases") == 1)
         standing.ranks.end()
         waiting.result(timeout=20)
-    assert not standing.host.gpus
+    assert not standing.supply.host.gpus
 
 
 def test_what_a_perf_test_leaves_to_the_next_one_is_let_go_of_for_the_arms_of_a_race(
@@ -151,7 +151,9 @@ def test_a_gpu_that_tells_no_memory_is_leased_no_longer_than_its_test(
     request: pytest.FixtureRequest, standing: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holding(standing, request)
-    monkeypatch.setattr(standing.leasing, "memory_is_scarce", mock.Mock(side_effect=HardwareError("GPU-0 is lost")))
+    monkeypatch.setattr(
+        standing.supply.leasing, "memory_is_scarce", mock.Mock(side_effect=HardwareError("GPU-0 is lost"))
+    )
     with pytest.raises(HardwareError, match=r"^GPU-0 is lost$"):
         standing.ranks.end()
     Leases(tmp_path / "leases").share(("GPU-0", "GPU-1"), 2, holder="another", timeout=0).release()
@@ -163,8 +165,8 @@ def test_ranks_of_a_tests_own_end_with_it_though_one_of_them_has_died(
     holding(standing, request)
     standing.ranks.current.marker = RanksMarker((2,), isolation="process", env=(("A", "1"),))
     retired = mock.Mock()
-    monkeypatch.setattr(standing.host, "settle", mock.Mock(side_effect=RankDied("rank 0 was killed")))
-    monkeypatch.setattr(standing.host, "retire_with", retired)
+    monkeypatch.setattr(standing.supply.host, "settle", mock.Mock(side_effect=RankDied("rank 0 was killed")))
+    monkeypatch.setattr(standing.supply.host, "retire_with", retired)
     with pytest.raises(RankDied, match=r"^rank 0 was killed$"):
         standing.ranks.end()
     retired.assert_called_once_with((("A", "1"),))
@@ -203,7 +205,7 @@ def test_ranks_that_measure_run_on_their_gpus_nodes(
     session = session_on(machine, config)
     try:
         holding(session, request, launch)
-        spec = session.ranks._spec(2)
+        spec = session.supply.spec(session.ranks.current, 2)
         assert spec == PoolSpec(
             2, ("GPU-0", "GPU-1"), cores=tuple(cores.values()) if bound else (), timed=launch is not None
         )
@@ -234,9 +236,9 @@ def test_on_cpus_only_a_timed_test_leases_cores(
         with Leases(tmp_path / "leases").acquire(("core-0",), 1, holder="another run", timeout=0):
             if leased:
                 with pytest.raises(LeaseError, match=r"core-0 held by .*'another run'"):
-                    session.ranks._lease(test, 2)
+                    session.supply.lease(test, 2)
             else:
-                session.ranks._lease(test, 2)
+                session.supply.lease(test, 2)
     finally:
         session.close()
 
@@ -267,7 +269,7 @@ def test_in_a_launch_nobody_waits_for_the_ranks_that_the_next_test_does_without(
     holding(standing, request, launch=1)
     standing.ranks.current.marker = RanksMarker((2,), isolation="process", env=(("A", "1"),))
     retired = mock.Mock()
-    monkeypatch.setattr(standing.host, "retire_with", retired)
+    monkeypatch.setattr(standing.supply.host, "retire_with", retired)
     standing.ranks.end(keep_lease=goes_on)
     retired.assert_called_once_with((("A", "1"),), wait=not goes_on)
 
@@ -279,9 +281,9 @@ def test_only_within_a_launch_ranks_of_a_tests_own_start_while_those_before_end(
     holding(standing, request, launch)
     standing.ranks.current.marker = RanksMarker((2,), isolation="process")
     retired = mock.Mock()
-    monkeypatch.setattr(standing.host, "retire", retired)
-    monkeypatch.setattr(standing.host, "get", mock.Mock())
-    monkeypatch.setattr(standing.ranks, "_lease", mock.Mock())
+    monkeypatch.setattr(standing.supply.host, "retire", retired)
+    monkeypatch.setattr(standing.supply.host, "get", mock.Mock())
+    monkeypatch.setattr(standing.supply, "lease", mock.Mock())
     monkeypatch.setattr(standing.ranks, "_prepare_launch", mock.Mock())
     standing.ranks.prepare()
     ((_, kwargs),) = retired.call_args_list

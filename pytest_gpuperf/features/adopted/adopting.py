@@ -17,6 +17,7 @@ from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.ranks.spec import Opening
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.pytest_internals import arguments
+from pytest_gpuperf.run.rank_supply import RankSupply
 from pytest_gpuperf.run.selection import device_reason, of_machine
 
 _READ_ONCE = ("NCCL_", "GLOO_", "CUDA_", "OMP_", "MKL_")
@@ -28,17 +29,25 @@ class Adopting:
     """Has classes of other harnesses run on the ranks of this run."""
 
     def __init__(
-        self, ranks: CurrentRanks, machine: Machine, isolation: str | None, *, requires_gpus: bool = False
+        self,
+        ranks: CurrentRanks,
+        supply: RankSupply,
+        machine: Machine,
+        isolation: str | None,
+        *,
+        requires_gpus: bool = False,
     ) -> None:
         """Adopts no class yet.
 
         Args:
             ranks: of the test that runs.
+            supply: has them.
             machine: what there is to run on.
             isolation: of classes that are not marked; None if they are not adopted.
             requires_gpus: whether a test that cannot run here fails.
         """
         self._ranks = ranks
+        self._supply = supply
         self._machine = machine
         self._isolation = isolation
         self._requires_gpus = requires_gpus
@@ -144,7 +153,17 @@ class Adopting:
 
         call = replace(call, environ=self._changes)
         name = f"{call.home.name}.{call.method}"
-        return self._ranks.run_enlisted(world_size, on_rank.run, call, name, timeout, outlives_deaths=outlives_deaths)
+        test = self._ranks.current
+        test.timeout = test.marker.timeout or timeout or test.timeout
+        try:
+            return self._ranks.run(
+                world_size, on_rank.run, (call,), {}, on_rank.run, name=name, outlives_deaths=outlives_deaths
+            )
+        except pytest.skip.Exception:
+            raise
+        except BaseException:
+            self._supply.spoil(test, world_size)  # it may have left them as no other test expects to find them
+            raise
 
     def _skip(self, reason: str) -> NoReturn:
         __tracebackhide__ = True

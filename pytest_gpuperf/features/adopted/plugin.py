@@ -55,7 +55,7 @@ def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     from pytest_gpuperf.features.adopted.adopting import Adopting
 
     config.stash[ADOPTING] = Adopting(
-        run.ranks, run.machine, isolation_of(config), requires_gpus=run.options.require_gpus
+        run.ranks, run.supply, run.machine, isolation_of(config), requires_gpus=run.options.require_gpus
     )
 
 
