@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from pytest_gpuperf.hardware.nccl_choices import choices_of
-from pytest_gpuperf.hardware.nccl_log import NcclLog, UnknownLog
+from pytest_gpuperf.hardware.nccl_log import UnknownLog
 from pytest_gpuperf.report.one_line import one_line
-
-
-class Probing(Protocol):
-    """The ranks of the run."""
-
-    def probe_nccl(self, item: pytest.Item) -> Sequence[NcclLog]:
-        """Run collectives on all GPUs in fresh ranks that keep NCCL's log; the logs in rank order."""
-        ...
+from pytest_gpuperf.run.current_ranks import CurrentRanks
 
 
 class Choosing:
     """Asks NCCL once, after all tests have run."""
 
-    def __init__(self, ranks: Probing, say: Callable[[str], None]) -> None:
+    def __init__(self, ranks: CurrentRanks, say: Callable[[str], None]) -> None:
         """Nothing is asked yet.
 
         Args:

@@ -8,7 +8,8 @@ from pytest_gpuperf.leases.lessor import Lessor
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RankDied
-from pytest_gpuperf.ranks.host import HostedRanks, RankHost
+from pytest_gpuperf.ranks.pool import Pool
+from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.spec import Opening, PoolSpec
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_test import CurrentTest
@@ -24,9 +25,7 @@ class LeakWarning(UserWarning):
 class RankSupply:
     """Brings up the ranks of one test after another, and lets go of them."""
 
-    def __init__(
-        self, nodes: RunNodes, options: Options, host: RankHost, leasing: Lessor, launch: CurrentLaunch
-    ) -> None:
+    def __init__(self, nodes: RunNodes, options: Options, host: Pools, leasing: Lessor, launch: CurrentLaunch) -> None:
         """Starts nothing.
 
         Args:
@@ -86,7 +85,7 @@ class RankSupply:
             self.host.retire(self.spec(test, world_size), wait=test.launch is None)
         self.get(test, world_size)
 
-    def get(self, test: CurrentTest, world_size: int) -> HostedRanks:
+    def get(self, test: CurrentTest, world_size: int) -> Pool:
         """The test's ranks, with its process group. Warns of one that died after another test had ended."""
         ranks = self.host.get(self.spec(test, world_size), test.group, test.timeout, test.environ)
         if (death := self.host.take_death()) is not None:

@@ -18,7 +18,6 @@ from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.options import Options, is_worker
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED, ForkserverClient
-from pytest_gpuperf.ranks.host import RankHost
 from pytest_gpuperf.ranks.placement import Capacity
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.commands import Commands
@@ -95,7 +94,7 @@ class Session:
         console, root, machine = Console(config), config.rootpath, nodes.machine
         judged: Judged | None = config.hook.pytest_gpuperf_judges(config=config, options=options, machine=machine)
         commands = _commands(config, options, nodes)
-        host: RankHost = Pools(
+        host = Pools(
             nodes,
             grace=options.grace,
             delays=options.delay_seed,

@@ -121,7 +121,7 @@ class World:
             self.undoing,
             self.choosing,
             cast(Any, self),
-            self.open,
+            cast(Any, self.open),
             lambda: self.log.append("vacated"),
             lambda item: {"transport": "P2P"},
             self.said.append,

@@ -11,7 +11,6 @@ import pytest
 from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.failures import LaunchError, RankDied
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
-from pytest_gpuperf.ranks.host import HostedRanks, RankHost
 from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.pools import Pools
@@ -259,13 +258,3 @@ def test_pools_are_settled_once_after_their_use(pools: Pools, monkeypatch: pytes
     assert pools.settle() == []
     get(pools, 3)
     assert pools.settle() == ["rank 0 of 3: left"]
-
-
-def test_pools_are_a_host_of_ranks(pools: Pools) -> None:
-    host: RankHost = pools  # which mypy checks
-    ranks: HostedRanks = host.get(PoolSpec(1), "group", 60)
-    assert ranks.spec == PoolSpec(1)
-    pids = ranks.pids
-    assert len(pids) == 1
-    host.retire_all()
-    assert survivors(pids) == []

@@ -47,6 +47,10 @@ class FakeRanks:
         self.log.append("replaced")
 
 
+def profiling(folder: Path, ranks: FakeRanks) -> Profiling:
+    return Profiling(folder, folder, cast(Any, ranks))
+
+
 def two_ranks() -> list[RankTrace]:
     return [trace(gpu_step(0.0), rank, f"cuda:{rank}") for rank in (0, 1)]
 
@@ -84,7 +88,7 @@ def test_each_program_has_a_file_and_the_ranks_are_replaced_once(item: pytest.It
         measured("sweep", sizes=(1024, 2048), nbytes=1024),
         measured("together", overlap_exposed=0.25),
     ]
-    Profiling(tmp_path, tmp_path, ranks).profile(item, TEST, 2, programs)
+    profiling(tmp_path, ranks).profile(item, TEST, 2, programs)
     arms = ["measure", "measure-2", "sweep-1KiB", "together"]
     assert ranks.log == [*(f"{TEST} {arm}" for arm in arms), "replaced"]
     found = profiles(item)
@@ -114,7 +118,7 @@ def test_a_program_that_cannot_be_profiled_is_named_in_a_warning_and_the_next_on
 ) -> None:
     ranks = FakeRanks(answer, two_ranks())
     with pytest.warns(ProfileWarning) as caught:
-        Profiling(tmp_path, tmp_path, ranks).profile(item, TEST, 2, [measured(), measured("meter")])
+        profiling(tmp_path, ranks).profile(item, TEST, 2, [measured(), measured("meter")])
     assert [str(one.message) for one in caught] == [f"{TEST}: measure could not be profiled: {problem}"]
     first, second = profiles(item)
     assert (first["file"], first["problem"], second["problem"]) == ("", problem, "")
@@ -123,13 +127,13 @@ def test_a_program_that_cannot_be_profiled_is_named_in_a_warning_and_the_next_on
 
 def test_a_folder_that_is_gone_is_a_warning(item: pytest.Item, tmp_path: Path) -> None:
     with pytest.warns(ProfileWarning, match=r"measure could not be profiled: FileNotFoundError: "):
-        Profiling(tmp_path / "gone", tmp_path, FakeRanks(two_ranks())).profile(item, TEST, 2, [measured()])
+        profiling(tmp_path / "gone", FakeRanks(two_ranks())).profile(item, TEST, 2, [measured()])
 
 
 def test_who_interrupts_the_run_interrupts_the_profile_and_leaves_no_rank(item: pytest.Item, tmp_path: Path) -> None:
     ranks = FakeRanks(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        Profiling(tmp_path, tmp_path, ranks).profile(item, TEST, 2, [measured()])
+        profiling(tmp_path, ranks).profile(item, TEST, 2, [measured()])
     assert ranks.log[-1] == "replaced"
 
 

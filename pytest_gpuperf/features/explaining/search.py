@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Protocol
 
 import pytest
 
@@ -18,6 +17,7 @@ from pytest_gpuperf.features.explaining.lines import explain_block_line, explain
 from pytest_gpuperf.features.explaining.undoing import Undoing, fewest, most_trials
 from pytest_gpuperf.features.explaining.variables import undoable
 from pytest_gpuperf.features.racing.arms.arm import Arm, Measured
+from pytest_gpuperf.features.racing.arms.arms import Arms
 from pytest_gpuperf.features.racing.spending import Spending, ids, limit_of
 from pytest_gpuperf.features.racing.suspects import Held
 from pytest_gpuperf.figures.metric import Metric
@@ -28,22 +28,6 @@ from pytest_gpuperf.verdicts.shares import logs_of, of_launches, share_of
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 _NO_TIME = "time ran out: raise --race-budget"
-
-
-class PresentArms(Protocol):
-    """Opens arms of the present code."""
-
-    def present(self, python: str | None = None, variables: Mapping[str, str] = ...) -> Arm:
-        """The checkout as it is, maybe with other variables; an empty value removes one.
-
-        Raises:
-            CannotRace: it cannot be had here.
-        """
-        ...
-
-    def close(self) -> None:
-        """Ends all processes."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +82,7 @@ class Explaining:
         undoing: Callable[[Verdict], Undoing | None],
         chosen: Callable[[Verdict, Mapping[str, str]], Verdict],
         spending: Spending,
-        open_arms: Callable[[Sequence[str]], PresentArms],
+        open_arms: Callable[[Sequence[str]], Arms],
         vacate: Callable[[], None],
         choices: Callable[[pytest.Item], Mapping[str, str]],
         say: Callable[[str], None],
@@ -172,7 +156,7 @@ class Explaining:
                     if figure.found is None:
                         figure.problem = figure.problem or str(error)
 
-    def _search(self, arms: PresentArms, undone: Arm, figures: Sequence[_Figure]) -> None:
+    def _search(self, arms: Arms, undone: Arm, figures: Sequence[_Figure]) -> None:
         """Finds the variables that matter: each search asks about a part of them, and equal questions share a race."""
         for figure in figures:
             figure.search = fewest(list(figure.changes))

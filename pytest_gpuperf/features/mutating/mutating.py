@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -19,30 +19,13 @@ from pytest_gpuperf.features.mutating.lines import plan_line
 from pytest_gpuperf.features.mutating.on_rank import Observation, Observed, observe
 from pytest_gpuperf.features.mutating.source_calls import calls_in, files_of_user, is_made
 from pytest_gpuperf.features.mutating.trying import Trying
+from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
 from pytest_gpuperf.run.launches import again, launch_of
 from pytest_gpuperf.run.pytest_internals import reports_kept_back, run_phases, tear_down_before
 
 _LEAST_TIMEOUT = 10.0  # seconds for a run with a fault
 _TIMES = 10.0  # as long as the test took without one
-
-
-class Current(Protocol):
-    """The test that runs, as far as its ranks know it."""
-
-    item: pytest.Item
-    timeout: float
-
-
-class ObservedRanks(Protocol):
-    """The ranks, and who stands between them and the test."""
-
-    around: Any
-
-    @property
-    def current(self) -> Current:
-        """The test that runs now."""
-        ...
 
 
 @dataclass(slots=True)
@@ -110,7 +93,7 @@ class Mutating:
 
     def __init__(
         self,
-        ranks: ObservedRanks,
+        ranks: CurrentRanks,
         tell: Callable[[str], None],
         root: Path,
         budget: float,

@@ -11,9 +11,8 @@ import re
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 
@@ -21,6 +20,7 @@ from pytest_gpuperf.fixtures.checks import Checks, Measured
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.profiles import profile_properties
 from pytest_gpuperf.report.units import format_bytes
+from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.selection import world_size
 from pytest_gpuperf.traces.lanes import MOST, merge_lanes
@@ -37,29 +37,10 @@ class ProfileWarning(UserWarning):
     __module__ = "pytest_gpuperf"  # where users import it from, and filter it by
 
 
-class ProfiledRanks(Protocol):
-    """The ranks of the test that runs."""
-
-    def run(
-        self,
-        world_size: int,
-        entry: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        program: Callable[..., Any],
-    ) -> list[Any]:
-        """Call ``entry(context, *args, **kwargs)`` on every rank; return the results in rank order."""
-        ...
-
-    def replace_ranks(self) -> None:
-        """End all ranks; the next test has fresh ones."""
-        ...
-
-
 class Profiling:
     """Profiles the perf tests of one run."""
 
-    def __init__(self, folder: Path, directory: Path, ranks: ProfiledRanks) -> None:
+    def __init__(self, folder: Path, directory: Path, ranks: CurrentRanks) -> None:
         """Keep what it needs.
 
         Args:
