@@ -38,6 +38,7 @@ class RankSupply:
         self.host = host
         self.leasing = leasing
         self._nodes = nodes
+        self._has_gpus = bool(nodes.machine.gpus)  # when the run begins: its nodes may be lost later
         self._hashes_by_rank = options.hashes_by_rank
         self._launch = launch
         self._output: dict[str, Excerpt] = {}
@@ -69,7 +70,7 @@ class RankSupply:
 
     def lease(self, test: CurrentTest, world_size: int) -> None:
         """Leases the GPUs or cores that the test needs. Perf tests have the machine to themselves."""
-        if not self._nodes.machine.gpus or test.marker.device == "cpu":
+        if not self._has_gpus or test.marker.device == "cpu":
             if test.launch is not None and self._launch.measured:
                 self.leasing.cores(world_size, test.identity)
         elif test.launch is not None:
@@ -125,11 +126,10 @@ class RankSupply:
             test: has ended.
             last: whether this process runs no other.
         """
-        gpus = bool(self._nodes.machine.gpus)
         # After the last test on CPUs, too: pytest-cov gathers what ranks wrote at their end before the run has ended.
         over = last or (bool(test.gpus) and test.launch is not None)  # no other test needs a launch's ranks
         try:
-            if over or (gpus and self.leasing.is_wanted_alone(self.host.gpus)):
+            if over or (self._has_gpus and self.leasing.is_wanted_alone(self.host.gpus)):
                 self.host.retire_all()
             elif test.gpus and self.leasing.memory_is_scarce(test.gpus):
                 self.host.rest()
@@ -142,7 +142,7 @@ class RankSupply:
         try:
             self.host.retire_all()
         finally:
-            self.leasing.release(staying=self.host.gpus, await_memory=bool(self._nodes.machine.gpus))
+            self.leasing.release(staying=self.host.gpus, await_memory=self._has_gpus)
 
     def collect_output(self) -> None:
         """Keeps what ranks have printed for whoever takes it."""

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gpuperf.features.cluster.cluster import Cluster
 from pytest_gpuperf.features.cluster.member import Member
+from pytest_gpuperf.features.cluster.membership import Membership
 from pytest_gpuperf.features.cluster.watching import ClusterWatch
 from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.run.current_test import CurrentTest
@@ -33,9 +34,9 @@ def install(
         fabrics: labels of the network by node, if it is not that of this machine.
         shared: whether all nodes have the same GPUs.
     """
-    real_member, real_spec = Cluster._member, RankSupply.spec
+    real_member, real_spec = Membership._member, RankSupply.spec
 
-    def member(self: Cluster, bundle: int, identity: str, actor: Any, facts: Any) -> Member:
+    def member(self: Membership, bundle: int, identity: str, actor: Any, facts: Any) -> Member:
         found = real_member(self, bundle, identity, actor, facts)
         machine = machine_of(found.slots)
         gpus = tuple(
@@ -54,6 +55,6 @@ def install(
     def spec(self: RankSupply, test: CurrentTest, world_size: int) -> PoolSpec:
         return replace(real_spec(self, test, world_size), gpus=())
 
-    patch.setattr(Cluster, "_member", member)
+    patch.setattr(Membership, "_member", member)
     patch.setattr(RankSupply, "spec", spec)
     patch.setattr(Cluster, "watch", lambda self, gpus: ClusterWatch([]))

@@ -118,7 +118,7 @@ def test_a_daemon_that_ends_beside_pytest_is_named_and_not_another_node(tmp_path
     assert f"was lost: {said}" in run.report("test_head_is_killed[2ranks]"), run.text
     for test in ("test_runs_until_the_daemons_end[2ranks]", "test_has_no_nodes[2ranks]", "test_has_no_node[1rank]"):
         assert f"LaunchError: no node is left; {said}" in run.report(test), run.text
-    assert run.outcomes["test_needs_none"] == "PASSED"
+    assert run.outcomes["test_needs_none"] == "PASSED", run.text
     assert "is gone" not in run.text
     lines = [line for line in run.section("gpuperf") if line.startswith("cluster: ")]
     assert [line.startswith(f"cluster: {said}") for line in lines] == [True, False]

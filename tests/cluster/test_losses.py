@@ -13,10 +13,10 @@ import pytest
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
-from pytest_gpuperf.features.cluster import cluster as cluster_module
 from pytest_gpuperf.features.cluster import connection
 from pytest_gpuperf.features.cluster import leasing as leasing_module
 from pytest_gpuperf.features.cluster import member as member_module
+from pytest_gpuperf.features.cluster import membership as membership_module
 from pytest_gpuperf.features.cluster import watching as watching_module
 from pytest_gpuperf.features.cluster.admission import require_reserved_gpus
 from pytest_gpuperf.features.cluster.cluster import Cluster
@@ -24,6 +24,7 @@ from pytest_gpuperf.features.cluster.connection import Connection
 from pytest_gpuperf.features.cluster.failures import ClusterError, NodeLostError
 from pytest_gpuperf.features.cluster.leasing import ClusterLeasing
 from pytest_gpuperf.features.cluster.member import Member, long_results
+from pytest_gpuperf.features.cluster.membership import Membership
 from pytest_gpuperf.features.cluster.reservation import Reservation
 from pytest_gpuperf.features.cluster.watching import ClusterWatch
 from pytest_gpuperf.features.cluster.wire import NodeFacts
@@ -107,18 +108,27 @@ def lost_node() -> Member:
     return Member("gpu-b", "10.0.0.1", 1, 1, None, facts, 1.0, lost="node gpu-b is gone")
 
 
+TWO_NODES = Reservation(({"CPU": 1.0},) * 2, gpus=False)
+
+
+def membership(*members: Member, connection: Any = None, group: Any = None) -> Any:
+    """A run that has these nodes."""
+    made = Membership(connection, group, TWO_NODES, ((), {}), 0.25, False, None)
+    made.members = list(members)
+    return made
+
+
 def cluster_without_nodes(headless: str) -> tuple[Any, list[float]]:
     cluster: Any = object.__new__(Cluster)
-    cluster._lent = None
-    cluster._reserved, cluster._patience = Reservation(({"CPU": 1.0},) * 2, gpus=False), 0.25
-    cluster.members, cluster.losses, cluster._coming, cluster._heal_timeout = [lost_node()], [], {}, 0.0
+    cluster._reserved, cluster._nodes = TWO_NODES, membership(lost_node())
     waits: list[float] = []
 
     def take_in(timeout: float) -> None:
         waits.append(round(timeout, 1))
         time.sleep(timeout)
 
-    cluster._cut_off, cluster._host, cluster._take_in = lambda: headless, lambda bundle: bundle, take_in
+    nodes = cluster._nodes
+    nodes.cut_off, nodes._host, nodes._take_in = lambda: headless, lambda bundle: bundle, take_in
     return cluster, waits
 
 
@@ -128,7 +138,7 @@ def test_after_a_loss_one_test_waits_for_another_node() -> None:
         with pytest.raises(LaunchError, match=r"^no node is left; the run has lost nodes: node gpu-b is gone$"):
             cluster.place(TWO)
     assert waits == [0.5, 0.0]
-    cluster.members.append(lost_node())
+    cluster._nodes.members.append(lost_node())
     with pytest.raises(LaunchError):
         cluster.place(TWO)
     assert waits == [0.5, 0.0, 0.5]
@@ -136,10 +146,10 @@ def test_after_a_loss_one_test_waits_for_another_node() -> None:
 
 def test_nodes_that_another_run_lends_are_not_replaced() -> None:
     cluster, waits = cluster_without_nodes("")
-    cluster._lent = "by another run"
+    cluster._nodes._lent = "by another run"
     with pytest.raises(LaunchError, match=r"^no node is left; the run has lost nodes: node gpu-b is gone$"):
         cluster.place(TWO)
-    assert (waits, cluster._coming) == ([], {})
+    assert (waits, cluster._nodes._coming) == ([], {})
 
 
 def test_without_a_head_that_comes_before_the_losses() -> None:
@@ -158,7 +168,7 @@ def test_once_the_daemon_beside_pytest_has_ended_no_node_is_used() -> None:
     cluster, _ = cluster_without_nodes(DAEMONLESS)
     answers: Any = member("gpu-a", [0])
     answers.lose = lambda reason: setattr(answers, "lost", reason)
-    cluster.members, cluster._daemonless = [answers], lambda: DAEMONLESS
+    cluster._nodes.members, cluster._nodes._daemonless = [answers], lambda: DAEMONLESS
     cluster.look()
     assert cluster.losses == [DAEMONLESS]
     assert cluster.capacity.slots == ()
@@ -168,8 +178,8 @@ def test_what_ended_all_nodes_is_reported_once() -> None:
     cluster, _ = cluster_without_nodes(DAEMONLESS)
     for node in (lost_node(), lost_node()):
         node.lost = DAEMONLESS
-        cluster.members.append(node)
-    cluster.members = cluster.members[1:]
+        cluster._nodes.members.append(node)
+    cluster._nodes.members = cluster._nodes.members[1:]
     with pytest.raises(LaunchError) as caught:
         cluster.place(TWO)
     assert str(caught.value) == f"no node is left; {DAEMONLESS}"
@@ -178,7 +188,7 @@ def test_what_ended_all_nodes_is_reported_once() -> None:
 
 def test_a_run_that_lost_no_node_reports_none() -> None:
     cluster, _ = cluster_without_nodes("")
-    cluster.members = []
+    cluster._nodes.members = []
     assert cluster.report() == []
 
 
@@ -259,18 +269,16 @@ class SilentRay(Ray):
 @pytest.mark.parametrize("how", ["look", "start", "watch", "release"])
 def test_nodes_that_are_silent_together_share_one_deadline(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     clock = Clock()
-    for module in (member_module, cluster_module, watching_module, leasing_module):
+    for module in (member_module, membership_module, watching_module, leasing_module):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(member_module, "ray", SilentRay(clock))
     facts = NodeFacts({}, Machine((), None, False), "tcp")
     nodes = [Member(f"gpu-{k}", "10.0.0.1", k, 1, Actor(), facts, 15.0) for k in range(63)]
-    cluster: Any = object.__new__(Cluster)
-    cluster._lent = None
-    cluster.members, cluster._coming, cluster._daemonless = nodes, {}, str
-    cluster._heal = lambda wait: None
+    run = membership(*nodes)
+    run._daemonless, run.heal = str, lambda wait: None
     match how:
         case "look":
-            cluster.look()
+            run.look()
         case "start":
             with pytest.raises(NodeLostError, match=r"^node gpu-0 did not answer within 15 s"):
                 long_results([(node, "start") for node in nodes], 420.0)
@@ -287,16 +295,20 @@ def test_nodes_that_are_silent_together_share_one_deadline(monkeypatch: pytest.M
 
 def test_another_node_in_place_of_a_lost_one_is_asked_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster: Any = object.__new__(Cluster)
-    cluster._lent = None
-    cluster.members, cluster._lacking = [], {"a_package": False}
-    cluster._coming = {0: ("identity", "actor", "facts")}
-    cluster._member = lambda bundle, identity, actor, facts: lost_node()
-    cluster._require_alike = lambda: None
+    nodes = cluster._nodes = membership()
+    cluster._lacking, cluster._lacking_of = {"a_package": False}, 0
+    nodes._coming = {0: ("identity", "actor", "facts")}
+    came: Any = member("gpu-b", [])
+    came.call, came.result = lambda *_: None, lambda *_, since: True
+    nodes._member = lambda bundle, identity, actor, facts: came
+    nodes._require_alike = lambda: None
+    assert not cluster.lacks("a_package")
     monkeypatch.setattr(ray, "wait", lambda references, timeout: (references, []))
     monkeypatch.setattr(ray, "get", lambda reference, timeout: reference)
-    cluster._take_in(0.0)
-    assert [member.name for member in cluster.members] == ["gpu-b"]
-    assert cluster._lacking == {}
+    nodes._take_in(0.0)
+    assert [member.name for member in nodes.members] == ["gpu-b"]
+    came.result = lambda *_, since: False
+    assert cluster.lacks("a_package")
 
 
 @pytest.mark.parametrize("slots", [1, 3])
@@ -347,7 +359,6 @@ def test_a_node_whose_ranks_still_start_when_others_are_given_up_is_not_lost(wai
     ended: list[int] = []
     slow.host.end = lambda pool, ask_first: ended.append(pool)
     cluster: Any = object.__new__(Cluster)
-    cluster._lent = None
     cluster._abandon(7, [slow, lost_node()], wait=wait)
     assert started.done() is wait
     assert slow.lost == ""
@@ -358,10 +369,8 @@ def test_a_node_whose_ranks_still_start_when_others_are_given_up_is_not_lost(wai
 def test_a_node_that_died_before_the_run_is_named_while_ray_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     there = [alive("gpu-a", "1"), alive("gpu-b", "2")]
     monkeypatch.setattr(ray, "nodes", lambda: there)
-    cluster: Any = object.__new__(Cluster)
-    cluster._lent = None
-    cluster._connection = Connection("10.0.0.1:6379")
-    cluster._connection.nodes()
+    to_ray = Connection("10.0.0.1:6379")
+    to_ray.nodes()
     waits: list[float] = []
 
     def wait(timeout: float) -> bool:
@@ -369,17 +378,17 @@ def test_a_node_that_died_before_the_run_is_named_while_ray_is_waited_for(monkey
         there[1]["Alive"] = len(waits) < 3
         return False
 
-    cluster._group = SimpleNamespace(wait=wait)
+    nodes = membership(connection=to_ray, group=SimpleNamespace(wait=wait))
     with pytest.raises(
         ClusterError, match=r"^node gpu-b is gone: it was in the cluster when this run began, and Ray's"
     ):
-        cluster._join(Reservation(({"CPU": 1.0},) * 2, gpus=False))
+        nodes.join()
     assert len(waits) == 3
-    monkeypatch.setattr(cluster_module, "JOIN_TIMEOUT", -1.0)
+    monkeypatch.setattr(membership_module, "JOIN_TIMEOUT", -1.0)
     with pytest.raises(
         ClusterError, match=r"^Ray did not give the run 2 nodes with a CPU within -1 s: others use them"
     ):
-        cluster._join(Reservation(({"CPU": 1.0},) * 2, gpus=False))
+        nodes.join()
 
 
 def alive(name: str, identity: str) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.features.cluster.admission import require_reachable, require_same_software
-from pytest_gpuperf.features.cluster.cluster import _unusable
 from pytest_gpuperf.features.cluster.connection import _refusal
 from pytest_gpuperf.features.cluster.failures import ClusterError
 from pytest_gpuperf.features.cluster.member import Member
+from pytest_gpuperf.features.cluster.membership import _unusable
 from pytest_gpuperf.features.cluster.node_host import NodeHost, fabric, importable
 from pytest_gpuperf.features.cluster.reservation import RayNode, Reservation, reservation
 from pytest_gpuperf.features.cluster.wire import NodeFacts, endings_received, endings_sent, receive, send, size_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-from pytest_gpuperf.features.cluster.cluster import Cluster
+from pytest_gpuperf.features.cluster.shipping import Shipping
 from pytest_gpuperf.ranks.channel import LARGE, Parcel
 
 
@@ -26,10 +26,8 @@ def put(monkeypatch: pytest.MonkeyPatch) -> list[Parcel]:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    made = object.__new__(Cluster)
-    made._shipped = None
-    return made
+def shipping() -> Shipping:
+    return Shipping()
 
 
 def large(byte: bytes) -> Parcel:
@@ -41,31 +39,31 @@ def bytes_of(parcel: Any) -> bytes:
     return bytes(memoryview(part)[:1])
 
 
-def test_a_large_task_is_put_once_for_all_nodes(cluster: Cluster, put: list[Parcel]) -> None:
+def test_a_large_task_is_put_once_for_all_nodes(shipping: Shipping, put: list[Parcel]) -> None:
     task = large(b"x")
-    assert [cluster._ship(task) for _ in range(4)] == ["reference 1"] * 4
+    assert [shipping.send(task) for _ in range(4)] == ["reference 1"] * 4
     assert [bytes_of(parcel) for parcel in put] == [b"x"]
 
 
-def test_another_task_is_put_anew(cluster: Cluster, put: list[Parcel]) -> None:
+def test_another_task_is_put_anew(shipping: Shipping, put: list[Parcel]) -> None:
     first, second = large(b"x"), large(b"y")
-    assert [cluster._ship(task) for task in (first, second, second, first)] == [
+    assert [shipping.send(task) for task in (first, second, second, first)] == [
         *("reference 1", "reference 2", "reference 2", "reference 3")
     ]
     assert [bytes_of(parcel) for parcel in put] == [b"x", b"y", b"x"]
 
 
-def test_a_task_in_the_place_of_one_that_is_gone_is_put_anew(cluster: Cluster, put: list[Parcel]) -> None:
+def test_a_task_in_the_place_of_one_that_is_gone_is_put_anew(shipping: Shipping, put: list[Parcel]) -> None:
     """Its memory may be that of the other one; and the object store keeps nothing for a task that is gone."""
     for number in range(1, 4):
         task = large(b"x")
-        assert cluster._ship(task) == f"reference {number}"
+        assert shipping.send(task) == f"reference {number}"
         del task
         gc.collect()
-        assert cluster._shipped is None
+        assert shipping._shipped is None
 
 
-def test_a_small_task_goes_with_the_call(cluster: Cluster, put: list[Parcel]) -> None:
-    carried = cluster._ship(Parcel(b"a program", [bytearray(b"x")]))
+def test_a_small_task_goes_with_the_call(shipping: Shipping, put: list[Parcel]) -> None:
+    carried = shipping.send(Parcel(b"a program", [bytearray(b"x")]))
     assert bytes_of(carried) == b"x"
     assert put == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -29,9 +31,9 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Device]:
 
 
 def cluster(*members: Member) -> Cluster:
-    made = object.__new__(Cluster)
-    made.members = list(members)
-    return made
+    made: Any = object.__new__(Cluster)
+    made._nodes = SimpleNamespace(members=list(members), living=list(members))
+    return made  # type: ignore[no-any-return]
 
 
 def test_gpus_of_all_nodes_are_watched(devices: Mapping[str, Device]) -> None:
