@@ -8,6 +8,7 @@ after the backend has begun. Ranks that measure note nothing: no Python runs in 
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
@@ -156,8 +157,8 @@ class Calls:
         self._series: dict[Key, _Series] = {}
         """By the group's name and members: a program may open groups of one name one after another."""
         self._underway: dict[int, _Call] = {}
-        """By thread."""
-        self._order = 0
+        """By their order."""
+        self._orders = itertools.count()
         self._delays: Delays | None = None
         self._delays_sends = False
         """Whether sends and receives are in the way, too."""
@@ -182,7 +183,7 @@ class Calls:
                 operation = getattr(torch.ops.c10d, name).default
                 self._library.impl(name, self._delay_kernel(operation), "BackendSelect", with_keyset=True)
         self._series, self._underway = {}, {}  # new ones: a thread of an earlier run may still hold the old
-        self._order = 0
+        self._orders = itertools.count()
 
     def tally(self) -> tuple[Tally, ...]:
         """What must be equal on all ranks, in short."""
@@ -228,15 +229,14 @@ class Calls:
         def note_and_run(keys: Any, *arguments: Any) -> Any:
             __tracebackhide__ = True
             self.delay()
-            thread, underway, series = threading.get_ident(), self._underway, self._series
-            call = underway[thread] = _Call(self._order, about, arguments, sys._getframe().f_back, thread)
-            self._order += 1
+            order, underway, series = next(self._orders), self._underway, self._series
+            call = underway[order] = _Call(order, about, arguments, sys._getframe().f_back, threading.get_ident())
             try:
                 result = below(keys, *arguments)
                 self._note(call, series)  # while the backend works; what raised was never issued
                 return result
             finally:
-                del underway[thread]
+                del underway[order]
 
         return note_and_run
 

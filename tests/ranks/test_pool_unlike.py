@@ -155,6 +155,19 @@ def refused_everywhere(ctx: Context) -> None:
     dist.barrier()
 
 
+def one_within_another_that_is_refused(ctx: Context) -> None:
+    """As a backend written in Python may issue it."""
+
+    def refuse(*arguments: object) -> None:
+        dist.broadcast(torch.ones(2), src=0)
+        raise RuntimeError("not here")
+
+    library = torch.library.Library("c10d", "IMPL")
+    library.impl("allreduce_", refuse, "CPU")
+    with pytest.raises(RuntimeError, match="not here"):
+        dist.all_reduce(torch.ones(4 + ctx.rank))
+
+
 def groups_of_one_name(ctx: Context) -> None:
     own = [dist.new_group([rank]) for rank in range(2)][ctx.rank]
     for _ in range(ctx.rank):
@@ -171,6 +184,7 @@ def groups_of_one_name(ctx: Context) -> None:
         two_ways,
         ddp,
         refused_everywhere,
+        one_within_another_that_is_refused,
         groups_of_one_name,
     ],
 )
