@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Perf, Ranks
-from pytest_gpuperf.report.verdict_line import say_tripped
+from pytest_gpuperf.report.tripped import say_tripped
 from suites.collectives.programs import plain
 from suites.collectives.programs.sweeping import OPERATIONS, of_size
 from suites.collectives.reference import Collective

@@ -1,18 +1,17 @@
 """One verdict as text: a first line that says what happened, and short lines with the details."""
 
-from collections.abc import Sequence
 from typing import Protocol, assert_never
 
 from pytest_gpuperf.baselines.schema import MetricBaseline
-from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.change import change_in_words, compute_stored_change, format_share
 from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.tripped import say_tripped
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
-from pytest_gpuperf.report.why import differing_in_words, why
+from pytest_gpuperf.report.why import why
 from pytest_gpuperf.verdicts.opinion import Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
-from pytest_gpuperf.verdicts.rule import NOISY, Policy
+from pytest_gpuperf.verdicts.rule import NOISY
 from pytest_gpuperf.verdicts.share import Share
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -235,81 +234,6 @@ def _in_short(detail: str) -> str:
     return " ".join((first, *others[-1:]))
 
 
-def run_lines(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:
-    """What the summary says of a run that moved as a whole, and of losses that are the environment's.
-
-    Args:
-        shift: The median change of all figures, slower above 0; None if they did not move alike.
-        verdicts: Of the run.
-    """
-    lines = []
-    if shift is not None:
-        lines.append(
-            f"the whole run is {format_percent(abs(shift))} {'slower' if shift > 0 else 'faster'} than its baseline, "
-            "in two launches (the median of all metrics): the environment, or a change that slows or speeds up "
-            "everything; --against=REF shows which"
-        )
-    lost = [verdict for verdict in verdicts if verdict.outcome is Outcome.ENVIRONMENT]
-    if lost:
-        raced = ", ".join(dict.fromkeys(verdict.against for verdict in lost))
-        differs = {name: change for verdict in lost for name, change in verdict.differs.items()}
-        lines.append(
-            f"the environment is slower, not the code: {format_count(len(lost), 'metric')} lost against the baseline, "
-            f"and the baseline's own code ({raced}) is as slow today; {differing_in_words(differs)}"
-        )
-    return lines
-
-
-def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
-    """What the summary says of a run that asks for less than usual, if a figure was held against its baseline.
-
-    Args:
-        policy: The run's.
-        verdicts: Of the run.
-    """
-    usual = Policy()
-    bounds = (
-        ("gpuperf_minimum_slowdown", policy.minimum_slowdown, usual.minimum_slowdown),
-        ("gpuperf_min_effect", policy.min_effect, usual.min_effect),
-    )
-    less = [
-        f"{key} is {format_percent(bound)} (default {format_percent(default)})"
-        for key, bound, default in bounds
-        if bound > default
-    ]
-    if not less or all(verdict.change is None for verdict in verdicts):
-        return []
-    return [f"thresholds relaxed: {', '.join(less)}"]
-
-
-def say_tripped(tripped: Sequence[Tripped]) -> str:
-    """Why a machine was not fit for a measurement."""
-    return "; ".join(f"GPU {one.gpu}{f' of node {one.node}' if one.node else ''}: {_problem(one)}" for one in tripped)
-
-
-def _problem(tripped: Tripped) -> str:
-    got, expected = tripped.got or 0, tripped.expected or 0
-    match tripped.gate:
-        case (
-            Gate.HARDWARE_SLOWDOWN | Gate.SOFTWARE_THERMAL_SLOWDOWN | Gate.HARDWARE_THERMAL_SLOWDOWN | Gate.POWER_BRAKE
-        ):
-            return str(tripped.gate.value)
-        case Gate.OTHER_PROCESSES:
-            return f"{got:.0f} other process{'es' if got > 1 else ''} computed on it"
-        case Gate.LOST_NVLINKS:
-            return f"{got:.0f} NVLinks were active, {expected:.0f} when the run began"
-        case Gate.MEMORY_ERRORS:
-            return f"{got:.0f} uncorrected memory errors"
-        case Gate.LITTLE_MEMORY:
-            return f"{got / 1024**2:.0f} MiB of memory were free"
-        case Gate.SLOW_CLOCK:
-            return f"its SM clock fell from {expected / 1e6:.0f} to {got / 1e6:.0f} MHz"
-        case Gate.XID:
-            return f"the driver reported Xid {got:.0f}"
-        case _:
-            assert_never(tripped.gate)
-
-
 def _of_opinion(verdict: Verdict) -> list[str]:
     """Return what references or a model of the hardware say of a figure that has no record."""
     said = verdict.opinion
@@ -351,29 +275,6 @@ def _bounds(verdict: Verdict) -> str:
     if said.low is None or said.high is None:
         return f"{'at most' if said.low is None else 'at least'} {bounds}"
     return bounds
-
-
-def opinion_lines(verdicts: Sequence[Verdict]) -> list[str]:
-    """What the summary says of figures that no record judged.
-
-    Args:
-        verdicts: Of the run.
-    """
-    opinions = [one.opinion for one in verdicts if one.reason is Reason.PLAUSIBLE and one.opinion is not None]
-    by_references = sum(bool(opinion.source) for opinion in opinions)
-    shown = sum(verdict.reason is Reason.NOT_JUDGED for verdict in verdicts)
-    told = [
-        f"{format_count(count, 'metric')} {what}"
-        for count, what in (
-            (by_references, "as machines of this kind show"),
-            (len(opinions) - by_references, "as a model of the hardware expects, which sees what is badly wrong"),
-            (shown, "not judged, since nothing says what they should be"),
-        )
-        if count
-    ]
-    if not told:
-        return []
-    return [f"without a baseline: {'; '.join(told)}; --strict-baselines, the default in CI, fails them"]
 
 
 def _say_what_was_asked(metric: Metric) -> str:

@@ -10,8 +10,8 @@ from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.explain_lines import explanation_lines
 from pytest_gpuperf.report.missing_lines import missing_lines
 from pytest_gpuperf.report.recording_lines import gone_lines
+from pytest_gpuperf.report.run_lines import opinion_lines, run_lines, run_policy_lines
 from pytest_gpuperf.report.undecided_lines import noisy_lines, undecided_lines
-from pytest_gpuperf.report.verdict_line import opinion_lines, run_lines, run_policy_lines
 from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.verdicts.verdict import Verdict

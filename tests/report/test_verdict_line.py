@@ -9,7 +9,9 @@ from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.report.verdict_line import describe, opinion_lines, run_lines, run_policy_lines, say_tripped
+from pytest_gpuperf.report.run_lines import opinion_lines, run_lines, run_policy_lines
+from pytest_gpuperf.report.tripped import say_tripped
+from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy

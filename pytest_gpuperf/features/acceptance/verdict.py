@@ -22,8 +22,9 @@ from pytest_gpuperf.features.acceptance.components import (
 from pytest_gpuperf.features.acceptance.power import say_soaked
 from pytest_gpuperf.features.doctor.finding import Finding, Severity
 from pytest_gpuperf.report.ran import Ran
+from pytest_gpuperf.report.tripped import say_tripped
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
-from pytest_gpuperf.report.verdict_line import say_tripped, what_happened
+from pytest_gpuperf.report.verdict_line import what_happened
 from pytest_gpuperf.verdicts.opinion import Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy

@@ -12,9 +12,9 @@ from typing import Any
 from pytest_gpuperf.baselines.differences import differing
 from pytest_gpuperf.baselines.schema import Baselines, MetricBaseline
 from pytest_gpuperf.features.page.charts import Curve, Square, Table, curve, square, table
-from pytest_gpuperf.features.page.facts import MOVED, Fact, facts, points_of, why_not_judged
+from pytest_gpuperf.features.page.facts import MOVED, facts, points_of, why_not_judged
 from pytest_gpuperf.features.page.history import History
-from pytest_gpuperf.features.page.points import Points
+from pytest_gpuperf.features.page.parts import Environment, Figure, NotJudged, Row, Subject, Test
 from pytest_gpuperf.features.page.run import Run
 from pytest_gpuperf.features.page.timelines import Timeline, timelines
 from pytest_gpuperf.features.page.topology import Picture
@@ -26,94 +26,6 @@ from pytest_gpuperf.report.verdict_line import details, what_happened
 from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure of one test on one hardware."""
-
-    id: str
-    """Names it on the page."""
-    name: str
-    outcome: Outcome
-    value: str
-    """The present one; of a race without a record, the old one is before it."""
-    change: str
-    share: float | None
-    """The metric as a share of its physical limit."""
-    limit: str
-    """Share and name of the limit in words; empty without one."""
-    lines: Sequence[str]
-    """What happened, and the details."""
-    facts: Sequence[Fact]
-    drawing: Mapping[str, Any]
-    """What the chart draws: JSON types, in the unit that the axis names."""
-    effect: Effect = Effect.PASSES
-    """What it makes of its test."""
-    points: Points | None = None
-    """Old and new launches of a figure that moved."""
-    why_not_judged: str = ""
-    """Why the figure could not be judged; empty if it was."""
-
-
-@dataclass(frozen=True, slots=True)
-class Test:
-    """One test with figures on one hardware."""
-
-    __test__ = False  # pytest would collect a class of this name
-
-    name: str
-    file: str
-    hardware_key: str
-    headline: Figure
-    figures: Sequence[Figure]
-
-    @property
-    def outcome(self) -> Outcome:
-        """The worst that one of its figures came to."""
-        return self.headline.outcome
-
-    @property
-    def passes(self) -> bool:
-        """Whether all of its figures pass, such as those that have no record and are as expected."""
-        return all(figure.effect is Effect.PASSES for figure in self.figures)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A figure in a list, with its test."""
-
-    test: Test
-    figure: Figure
-    more: int = 0
-    """How many other figures of the test would be in the list."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotJudged:
-    """Figures that could not be judged, all for one reason."""
-
-    outcome: Outcome
-    why: str
-    passes: bool
-    rows: Sequence[Row]
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The tests of one file."""
-
-    file: str
-    tests: Sequence[Test]
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """What one run ran with, beside what its baselines ran with."""
-
-    run: Run
-    rows: Sequence[tuple[str, str, str]]
-    """Name, value now, and the recorded one if it differs."""
 
 
 @dataclass(frozen=True)

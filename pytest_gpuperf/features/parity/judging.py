@@ -16,7 +16,8 @@ from pytest_gpuperf.features.parity.causes.cause import Cause
 from pytest_gpuperf.features.parity.causes.find import find, where
 from pytest_gpuperf.features.parity.causes.places import masked, outside
 from pytest_gpuperf.features.parity.evidence import Evidence, Question, margin_of
-from pytest_gpuperf.features.parity.layout import WHOLE, Layout, LayoutError, Part, cut_as_declared, infer
+from pytest_gpuperf.features.parity.inferring import infer
+from pytest_gpuperf.features.parity.layout import WHOLE, Layout, LayoutError, Part, cut_as_declared
 from pytest_gpuperf.features.parity.records import Key, Kind, Record
 from pytest_gpuperf.features.parity.tolerance import BLIND, Tolerance, as_real
 
