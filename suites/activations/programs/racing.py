@@ -2,6 +2,9 @@
 
 L blocks, T rows of D features, H hidden features: a block adds to its input ``down(gelu(up(x)))``. Even ranks train.
 The odd rank after each is its peer, which stores what it is lent, and otherwise does nothing.
+
+A model of its own: what is checked elsewhere is small and returns everything, and this one fills a GPU and returns one
+small number, so that nothing else is timed. ``test_racing.py`` compares each way with one device.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 R ranks, B rows of input for each, L layers of W x W weights. A step takes a batch from the host's memory through
 forward and backward, and leaves the mean of all rows' gradients. All ways train the same perceptron on the same
 batches, of which there are three in turn: a step with stale inputs gives other gradients.
+
+A model of its own: what is checked elsewhere is small and returns everything, and this one fills a GPU and returns one
+small number, so that nothing else is timed. ``test_racing.py`` compares each way with one device.
 """
 
 from __future__ import annotations

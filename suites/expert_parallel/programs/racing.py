@@ -2,6 +2,9 @@
 
 The gate itself is left out. The weights that it would give the chosen experts are inputs, and get a gradient. There are
 two batches in turn, each with a routing of its own.
+
+A model of its own: what is checked elsewhere is small and returns everything, and this one fills a GPU and returns one
+small number, so that nothing else is timed. ``test_racing.py`` compares each way with one device.
 """
 
 from __future__ import annotations

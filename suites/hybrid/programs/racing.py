@@ -2,6 +2,9 @@
 
 All meshes train the same model on the same tokens. A step returns the loss of all tokens and the norm of all gradients,
 on every rank: what all meshes have in common.
+
+A model of its own: what is checked elsewhere is small and returns everything, and this one fills a GPU and returns one
+small number, so that nothing else is timed. ``test_racing.py`` compares each way with one device.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 p ranks. The model shifts its input, so that the first block, too, has an input with a gradient. Each block adds to its
 own input ``down(gelu(up(x)))``: D features a row, H hidden features. A microbatch has T rows. A step is forward and
 backward of all microbatches. The optimizer is left out: it waits for no other rank.
+
+A model of its own: what is checked elsewhere is small and returns everything, and this one fills a GPU and returns one
+small number, so that nothing else is timed. ``test_racing.py`` compares each way with one device.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 L blocks of width W and H hidden features, T tokens in all, R ranks. A rank is given its own T / R tokens, or all T;
 every rank draws the same weights and the same tokens.
+
+A model of its own: what is checked elsewhere is small and returns everything, and this one fills a GPU and returns one
+small number, so that nothing else is timed. ``test_racing.py`` compares each way with one device.
 """
 
 from __future__ import annotations

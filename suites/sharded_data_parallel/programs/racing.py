@@ -2,6 +2,9 @@
 
 All ways train the same model on the same tokens, with fused AdamW and gradients that are clipped by the norm of all. A
 step returns the loss of all tokens and that norm, on every rank.
+
+A model of its own: what is checked elsewhere is small and returns everything, and this one fills a GPU and returns one
+small number, so that nothing else is timed. ``test_racing.py`` compares each way with one device.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ device, gathers the blocks in the dtype of computation, scatters the mean gradie
 where it lives. Only the place differs.
 
 A block adds to its input ``down(gelu(up(x)))``: D features a row, H hidden features.
+
+A model of its own: what is checked elsewhere is small and returns everything, and this one fills a GPU and returns one
+small number, so that nothing else is timed. ``test_racing.py`` compares each way with one device.
 """
 
 from __future__ import annotations
