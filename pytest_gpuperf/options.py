@@ -184,7 +184,7 @@ _INI: tuple[tuple[str, str, str], ...] = (
     ),
     ("gpuperf_leases", "", "folder of the leases, one for all users of the machine (default: /tmp/gpuperf-leases)"),
     ("gpuperf_minimum_slowdown", "0.05", "the smallest relative slowdown that a run must find if the noise allows it"),
-    ("gpuperf_min_effect", "0.015", "the relative slowdown up to which no test fails, however sure the judge is"),
+    ("gpuperf_minimum_effect", "0.015", "the relative slowdown up to which no test fails, however sure the judge is"),
 )
 
 
@@ -424,11 +424,11 @@ def positive(config: pytest.Config, key: str) -> float:
 def _policy(config: pytest.Config) -> Policy:
     from pytest_gpuperf.verdicts.rule import Policy  # each pytest run imports this module, and few judge
 
-    slowdown, min_effect = positive(config, "gpuperf_minimum_slowdown"), positive(config, "gpuperf_min_effect")
+    slowdown, minimum_effect = positive(config, "gpuperf_minimum_slowdown"), positive(config, "gpuperf_minimum_effect")
     try:
-        return Policy(minimum_slowdown=slowdown, min_effect=min_effect)
+        return Policy(minimum_slowdown=slowdown, minimum_effect=minimum_effect)
     except ValueError as error:
-        raise pytest.UsageError(f"ini keys gpuperf_minimum_slowdown and gpuperf_min_effect: {error}") from error
+        raise pytest.UsageError(f"ini keys gpuperf_minimum_slowdown and gpuperf_minimum_effect: {error}") from error
 
 
 def is_distributed(config: pytest.Config) -> bool:

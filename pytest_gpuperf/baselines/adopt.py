@@ -15,7 +15,7 @@ from pytest_gpuperf.baselines.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class AdoptedResults:
     """The place of adopted results, and what became of each test."""
 
     where: str
@@ -29,7 +29,7 @@ class Adopted:
         return bool(self.unfit) or self.merged.failed
 
 
-def adopt(files: Sequence[Path], storage: Storage, policy: UpdatePolicy, stamp: Stamp) -> Adopted:
+def adopt(files: Sequence[Path], storage: Storage, policy: UpdatePolicy, stamp: Stamp) -> AdoptedResults:
     """Merges files of results of one hardware into its baselines.
 
     Args:
@@ -73,7 +73,7 @@ def adopt(files: Sequence[Path], storage: Storage, policy: UpdatePolicy, stamp: 
         return outcome.baselines if outcome.written else None
 
     storage.update(key, change)
-    return Adopted(where, merged[0], unfit)
+    return AdoptedResults(where, merged[0], unfit)
 
 
 def _current(stored: Baselines, candidate: Baselines) -> tuple[Baselines, dict[str, str]]:

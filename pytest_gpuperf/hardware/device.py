@@ -37,7 +37,7 @@ class Gpu:
     power_limit_watts: float | None
 
 
-class Reason(Enum):
+class ClockReason(Enum):
     """Why a GPU's clocks are not higher."""
 
     IDLE = "idle"
@@ -56,7 +56,7 @@ class Observation:
     """
 
     uuid: str
-    reasons: frozenset[Reason] | None
+    reasons: frozenset[ClockReason] | None
     """Why clocks are not higher; empty if nothing holds them back."""
     sm_hertz: float | None
     nvlinks: int | None

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_gpuperf.figures.conditions import Conditions, Gate, Tripped
-from pytest_gpuperf.hardware.device import Observation, Reason, Xid
+from pytest_gpuperf.hardware.device import ClockReason, Observation, Xid
 
 # nvbench discards a sample below this share of the clock that it expects (measure_cold.cu, throttle detection).
 LEAST_CLOCK = 0.75
@@ -15,11 +15,11 @@ LEAST_LOOKS = 3  # at a busy GPU, before its clocks are compared
 LEAST_FREE_BYTES = 256 * 1024**2  # for the work space of libraries; with less they fall back to slower algorithms
 
 # A GPU at its power limit under a GEMM is as it should be, and so is an idle one.
-SLOWDOWNS: Mapping[Reason, Gate] = {
-    Reason.HARDWARE_SLOWDOWN: Gate.HARDWARE_SLOWDOWN,
-    Reason.SOFTWARE_THERMAL_SLOWDOWN: Gate.SOFTWARE_THERMAL_SLOWDOWN,
-    Reason.HARDWARE_THERMAL_SLOWDOWN: Gate.HARDWARE_THERMAL_SLOWDOWN,
-    Reason.POWER_BRAKE: Gate.POWER_BRAKE,
+SLOWDOWNS: Mapping[ClockReason, Gate] = {
+    ClockReason.HARDWARE_SLOWDOWN: Gate.HARDWARE_SLOWDOWN,
+    ClockReason.SOFTWARE_THERMAL_SLOWDOWN: Gate.SOFTWARE_THERMAL_SLOWDOWN,
+    ClockReason.HARDWARE_THERMAL_SLOWDOWN: Gate.HARDWARE_THERMAL_SLOWDOWN,
+    ClockReason.POWER_BRAKE: Gate.POWER_BRAKE,
 }
 
 
@@ -47,10 +47,10 @@ def conditions(seen: Sequence[Observation], at_start: AtStart, xids: Sequence[Xi
         tripped += _find_tripped(uuid, [observation for observation in seen if observation.uuid == uuid], at_start)
     tripped += [Tripped(xid.uuid, Gate.XID, xid.number) for xid in xids]
     looks = _meanwhile(seen)
-    busy = [look for look in looks if not _is_held_back_by(look, {Reason.IDLE})]
+    busy = [look for look in looks if not _is_held_back_by(look, {ClockReason.IDLE})]
     return Conditions(
         tuple(replace(one, node=at_start.nodes.get(one.gpu, "")) for one in tripped),
-        power_capped=any(_is_held_back_by(look, {Reason.POWER_CAP}) for look in looks),
+        power_capped=any(_is_held_back_by(look, {ClockReason.POWER_CAP}) for look in looks),
         sm_clock=_median(look.sm_hertz for look in busy),
         watts=_median(look.watts for look in busy),
         kelvin=_median(look.kelvin for look in busy),
@@ -91,17 +91,17 @@ def _find_tripped(uuid: str, seen: Sequence[Observation], at_start: AtStart) -> 
     if free < LEAST_FREE_BYTES:
         tripped.append(Tripped(uuid, Gate.LITTLE_MEMORY, free, LEAST_FREE_BYTES, "B"))
     # An idle GPU's clocks are low, and one at its power limit trades them for work.
-    busy = _clocks(seen, {Reason.IDLE, Reason.POWER_CAP})
+    busy = _clocks(seen, {ClockReason.IDLE, ClockReason.POWER_CAP})
     if len(busy) >= LEAST_LOOKS and min(busy) < LEAST_CLOCK * max(busy):
         tripped.append(Tripped(uuid, Gate.SLOW_CLOCK, min(busy), max(busy), "Hz"))
     return tripped
 
 
-def _clocks(seen: Sequence[Observation], unless: Collection[Reason]) -> list[float]:
+def _clocks(seen: Sequence[Observation], unless: Collection[ClockReason]) -> list[float]:
     return [look.sm_hertz for look in seen if look.sm_hertz is not None and not _is_held_back_by(look, unless)]
 
 
-def _is_held_back_by(look: Observation, reasons: Collection[Reason]) -> bool:
+def _is_held_back_by(look: Observation, reasons: Collection[ClockReason]) -> bool:
     return look.reasons is not None and not look.reasons.isdisjoint(reasons)
 
 

@@ -88,7 +88,7 @@ class GpuFacts:
     memory_hertz: float | None = field(default=None, metadata=_OPTIONAL)
     memory_most_hertz: float | None = field(default=None, metadata=_OPTIONAL)
     slowdowns: tuple[str, ...] | None = field(default=None, metadata=_OPTIONAL)
-    """Why clocks are held back now, in the words of ``device.Reason``; empty if nothing holds them back."""
+    """Why clocks are held back now, in the words of ``device.ClockReason``; empty if nothing holds them back."""
     errors: Mapping[str, int] = field(default_factory=dict, metadata=_OPTIONAL)
     """Counts since the driver was loaded, by the names of ``device.Health``; what it does not count is missing."""
     lifetime_uncorrected: int | None = field(default=None, metadata=_OPTIONAL)

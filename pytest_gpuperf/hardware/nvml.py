@@ -14,6 +14,7 @@ import pynvml
 from pytest_gpuperf.hardware.datasheets import NVLINK
 from pytest_gpuperf.hardware.device import (
     SWITCH,
+    ClockReason,
     Counters,
     Distance,
     Gpu,
@@ -21,7 +22,6 @@ from pytest_gpuperf.hardware.device import (
     Health,
     Observation,
     Pcie,
-    Reason,
     Xid,
 )
 from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection
@@ -36,12 +36,12 @@ _ALL_LINKS = 2**32 - 1  # UINT_MAX as the scope of a field: all links together (
 
 # nvml.h, "Clocks event reasons". The others, such as clocks that a user has set, bear on no measurement.
 _REASONS = {
-    0x1: Reason.IDLE,
-    0x4: Reason.POWER_CAP,
-    0x8: Reason.HARDWARE_SLOWDOWN,
-    0x20: Reason.SOFTWARE_THERMAL_SLOWDOWN,
-    0x40: Reason.HARDWARE_THERMAL_SLOWDOWN,
-    0x80: Reason.POWER_BRAKE,
+    0x1: ClockReason.IDLE,
+    0x4: ClockReason.POWER_CAP,
+    0x8: ClockReason.HARDWARE_SLOWDOWN,
+    0x20: ClockReason.SOFTWARE_THERMAL_SLOWDOWN,
+    0x40: ClockReason.HARDWARE_THERMAL_SLOWDOWN,
+    0x80: ClockReason.POWER_BRAKE,
 }
 
 # nvml.h, "Field Identifiers": totals over all links, where there are several.

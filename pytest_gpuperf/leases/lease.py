@@ -84,7 +84,7 @@ class Lease(Grant):
                     releasing.callback(file.clear)  # a line that is left behind tells the next owner that this one died
 
 
-class Share(Grant):
+class SharedLease(Grant):
     """GPUs on which tests of other workers of the same run may be too."""
 
     def __init__(

@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_gpuperf.leases import claimant
 from pytest_gpuperf.leases.claimant import Claimant
 from pytest_gpuperf.leases.folder import Folder, LeaseError
-from pytest_gpuperf.leases.lease import Lease, Share
+from pytest_gpuperf.leases.lease import Lease, SharedLease
 from pytest_gpuperf.leases.lock_file import LockFile
 from pytest_gpuperf.leases.memory import RETURN_SECONDS, UsedMemory, await_return, has_memory
 from pytest_gpuperf.leases.queue import Queue, Ticket
@@ -126,7 +126,7 @@ class Leases:
         on_wait: Callable[[str], None] | None = None,
         quiet: float = 0.0,
         meanwhile: Callable[[], None] | None = None,
-    ) -> Share:
+    ) -> SharedLease:
         """Gives some of the candidates to a test, beside tests of other processes of the same run.
 
         It takes those on which the fewest other processes are. One process has one share at a time.
@@ -160,7 +160,7 @@ class Leases:
                 noted = {name: _left_behind(file) for name, file in files.items() if name in there}
                 before |= {name: used for name, used in noted.items() if used is not None}
             self._residents.begin(files, holder)
-        return Share(
+        return SharedLease(
             tuple(files),
             before,
             self._used,

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.leases.lease import Lease, Share
+from pytest_gpuperf.leases.lease import Lease, SharedLease
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.leases.memory import CORE
 
@@ -48,7 +48,7 @@ class Leasing:
         self._machine = machine
         self._tell = tell
         self._leave = leave
-        self._lease: Lease | Share | None = None
+        self._lease: Lease | SharedLease | None = None
         self._holder = ""
 
     def gpus(self, count: int, holder: str, warm: Sequence[Collection[str]] = ()) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ class Leasing:
             LeaseError: others held them for longer than the run waits.
         """
         share = partial(self._leases.share, warm=warm)
-        return self._take(self._machine.gpu_uuids, count, holder, Share, share)
+        return self._take(self._machine.gpu_uuids, count, holder, SharedLease, share)
 
     def machine(self, holder: str) -> tuple[str, ...]:
         """Leases all GPUs of the machine, so that nothing else is on them; returns those of the run.
@@ -130,8 +130,8 @@ class Leasing:
         candidates: tuple[str, ...],
         count: int,
         holder: str,
-        kind: type[Lease | Share],
-        give: Callable[..., Lease | Share],
+        kind: type[Lease | SharedLease],
+        give: Callable[..., Lease | SharedLease],
     ) -> tuple[str, ...]:
         self._holder = holder
         if self._lease is not None:

@@ -44,7 +44,7 @@ def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
     usual = Policy()
     bounds = (
         ("gpuperf_minimum_slowdown", policy.minimum_slowdown, usual.minimum_slowdown),
-        ("gpuperf_min_effect", policy.min_effect, usual.min_effect),
+        ("gpuperf_minimum_effect", policy.minimum_effect, usual.minimum_effect),
     )
     less = [
         f"{key} is {format_percent(bound)} (default {format_percent(default)})"

@@ -109,7 +109,7 @@ class Policy:
         ValueError: The policy has no meaning, or could decide nothing.
     """
 
-    min_effect: float = 0.015
+    minimum_effect: float = 0.015
     """Slowdowns up to this, as a ratio minus 1, are no regression."""
     minimum_slowdown: float = 0.05
     """The slowdown, as a ratio minus 1, that is to be found."""
@@ -118,7 +118,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Refuse a policy that could not decide with the best of records."""
-        for name in ("min_effect", "minimum_slowdown"):
+        for name in ("minimum_effect", "minimum_slowdown"):
             figure = getattr(self, name)
             if not (math.isfinite(figure) and figure > 0):
                 raise ValueError(f"policy {name} is {figure!r}, expected a finite number above 0")
@@ -128,8 +128,8 @@ class Policy:
         best = self.least + upper_quantile(SEEN, math.inf) * FLOOR * math.sqrt(2 * center_variance(2 * MOST_BLOCKS))
         if self.slower < best:
             raise ValueError(
-                f"policy minimum_slowdown is {self.minimum_slowdown!r}, but min_effect {self.min_effect!r} lets no "
-                f"race see less than {math.expm1(best):.4f}: raise minimum_slowdown, or lower min_effect"
+                f"policy minimum_slowdown is {self.minimum_slowdown!r}, but minimum_effect {self.minimum_effect!r} "
+                f"lets no race see less than {math.expm1(best):.4f}: raise minimum_slowdown, or lower minimum_effect"
             )
 
     @property
@@ -139,8 +139,8 @@ class Policy:
 
     @property
     def least(self) -> float:
-        """The loss that is none yet: ln(1 + min_effect)."""
-        return math.log1p(self.min_effect)
+        """The loss that is none yet: ln(1 + minimum_effect)."""
+        return math.log1p(self.minimum_effect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,9 +397,9 @@ class Rule:
     def environment(self, history: History, a: Sequence[float]) -> Sequential:
         """Return what arm A's launches of today show against the record: the loss that is not the code's.
 
-        ACCUSED if the loss is above ln(1 + min_effect) and above t(alpha / N, nu) SE, else CLEARED. SE is the error of
-        at most ALIKE launches, however many there are: the launches of a run are alike, and the record's are of other
-        days.
+        ACCUSED if the loss is above ln(1 + minimum_effect) and above t(alpha / N, nu) SE, else CLEARED. SE is the error
+        of at most ALIKE launches, however many there are: the launches of a run are alike, and the record's are of
+        other days.
 
         If the race cleared the code, pass the launches of both arms: they are launches of equal programs.
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.figures.conditions import FIT, Conditions, Gate, Tripped
-from pytest_gpuperf.hardware.device import Observation, Reason, Xid
+from pytest_gpuperf.hardware.device import ClockReason, Observation, Xid
 from pytest_gpuperf.hardware.fitness import LEAST_FREE_BYTES, SLOWDOWNS, AtStart, conditions
 
 RANKS = (101, 102)
 AT_START = AtStart({"GPU-1": 18, "GPU-2": 18}, RANKS)
-IDLE, POWER_CAP = frozenset({Reason.IDLE}), frozenset({Reason.POWER_CAP})
+IDLE, POWER_CAP = frozenset({ClockReason.IDLE}), frozenset({ClockReason.POWER_CAP})
 CALM = Observation("GPU-1", frozenset(), 1.98e9, 18, 0, frozenset({101}), 10**11, 320.0, 400.0)
 OTHER = replace(CALM, uuid="GPU-2", processes=frozenset({102}))
 
@@ -48,13 +48,13 @@ def test_power_and_temperature_are_those_of_busy_gpus_meanwhile() -> None:
 
 
 @pytest.mark.parametrize(("reason", "gate"), SLOWDOWNS.items(), ids=[gate.value for gate in SLOWDOWNS.values()])
-def test_a_slowdown_seen_once_trips(reason: Reason, gate: Gate) -> None:
+def test_a_slowdown_seen_once_trips(reason: ClockReason, gate: Gate) -> None:
     assert gate.value == reason.value
     assert found({}, {"reasons": POWER_CAP | {reason}}, {}) == (Tripped("GPU-1", gate),)
 
 
 def test_all_that_holds_the_clocks_back_for_long_is_a_gate() -> None:
-    assert set(Reason) - set(SLOWDOWNS) == IDLE | POWER_CAP
+    assert set(ClockReason) - set(SLOWDOWNS) == IDLE | POWER_CAP
 
 
 def test_power_capping_is_noted_and_no_gate() -> None:
@@ -113,13 +113,13 @@ def test_a_clock_that_fell_trips(hertz: list[float], fell: bool) -> None:
     assert found(*({"sm_hertz": value} for value in hertz)) == expected
 
 
-@pytest.mark.parametrize("reason", [Reason.IDLE, Reason.POWER_CAP])
-def test_a_low_clock_that_is_as_it_should_be_does_not(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", [ClockReason.IDLE, ClockReason.POWER_CAP])
+def test_a_low_clock_that_is_as_it_should_be_does_not(reason: ClockReason) -> None:
     assert found({}, {}, {}, {"sm_hertz": 0.3e9, "reasons": frozenset({reason})}) == ()
 
 
 def test_each_gpu_is_named() -> None:
-    seen = [replace(CALM, nvlinks=0), replace(OTHER, reasons=frozenset({Reason.HARDWARE_THERMAL_SLOWDOWN}))]
+    seen = [replace(CALM, nvlinks=0), replace(OTHER, reasons=frozenset({ClockReason.HARDWARE_THERMAL_SLOWDOWN}))]
     assert conditions(seen, AT_START).tripped == (
         Tripped("GPU-1", Gate.LOST_NVLINKS, 0, 18),
         Tripped("GPU-2", Gate.HARDWARE_THERMAL_SLOWDOWN),

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from pytest_gpuperf.hardware.device import Counters, Gpu, HardwareError, Health, Observation, Reason, Xid
+from pytest_gpuperf.hardware.device import ClockReason, Counters, Gpu, HardwareError, Health, Observation, Xid
 from pytest_gpuperf.hardware.nvml import Nvml
 from tests.hardware.fake_nvml import SWITCH, Device, FakeError, FakeNvml
 
@@ -109,15 +109,15 @@ def test_the_driver_has_a_version() -> None:
 @pytest.mark.parametrize(
     ("bit", "reason"),
     [
-        (pynvml.nvmlClocksEventReasonGpuIdle, Reason.IDLE),
-        (pynvml.nvmlClocksEventReasonSwPowerCap, Reason.POWER_CAP),
-        (pynvml.nvmlClocksEventReasonHwSlowdown, Reason.HARDWARE_SLOWDOWN),
-        (pynvml.nvmlClocksEventReasonSwThermalSlowdown, Reason.SOFTWARE_THERMAL_SLOWDOWN),
-        (pynvml.nvmlClocksEventReasonHwThermalSlowdown, Reason.HARDWARE_THERMAL_SLOWDOWN),
-        (pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown, Reason.POWER_BRAKE),
+        (pynvml.nvmlClocksEventReasonGpuIdle, ClockReason.IDLE),
+        (pynvml.nvmlClocksEventReasonSwPowerCap, ClockReason.POWER_CAP),
+        (pynvml.nvmlClocksEventReasonHwSlowdown, ClockReason.HARDWARE_SLOWDOWN),
+        (pynvml.nvmlClocksEventReasonSwThermalSlowdown, ClockReason.SOFTWARE_THERMAL_SLOWDOWN),
+        (pynvml.nvmlClocksEventReasonHwThermalSlowdown, ClockReason.HARDWARE_THERMAL_SLOWDOWN),
+        (pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown, ClockReason.POWER_BRAKE),
     ],
 )
-def test_the_reasons_are_those_of_nvml(bit: int, reason: Reason) -> None:
+def test_the_reasons_are_those_of_nvml(bit: int, reason: ClockReason) -> None:
     nvml = Nvml(FakeNvml([Device("GPU-1", reasons=bit | pynvml.nvmlClocksEventReasonUserDefinedClocks)]))
     assert nvml.observe("GPU-1").reasons == frozenset({reason})
 
@@ -127,7 +127,7 @@ def test_an_observation_is_in_si_units() -> None:
     seen = Nvml(FakeNvml([device])).observe("GPU-1")
     assert seen == Observation(
         uuid="GPU-1",
-        reasons=frozenset({Reason.POWER_CAP}),
+        reasons=frozenset({ClockReason.POWER_CAP}),
         sm_hertz=1.98e9,
         nvlinks=2,
         memory_errors=0,

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pytest_gpuperf.hardware.device import HardwareError, Reason, Xid
+from pytest_gpuperf.hardware.device import ClockReason, HardwareError, Xid
 from pytest_gpuperf.hardware.nvml import Nvml
 from pytest_gpuperf.hardware.watch import Watch
 from tests.hardware.fake_nvml import SWITCH, Device, FakeError, FakeNvml
@@ -14,7 +14,8 @@ def test_each_gpu_is_looked_at_before_during_and_after() -> None:
     device = Device("GPU-1", reasons=1, links={0: SWITCH})
     nvml = FakeNvml([device, Device("GPU-2")])
     idle, slow, hot = (
-        frozenset({reason}) for reason in (Reason.IDLE, Reason.HARDWARE_SLOWDOWN, Reason.HARDWARE_THERMAL_SLOWDOWN)
+        frozenset({reason})
+        for reason in (ClockReason.IDLE, ClockReason.HARDWARE_SLOWDOWN, ClockReason.HARDWARE_THERMAL_SLOWDOWN)
     )
     with Watch(["GPU-1", "GPU-2"], Nvml(nvml), interval=0.005) as watch:
         assert [seen.reasons for seen in watch.seen][:2] == [idle, frozenset()]

@@ -7,7 +7,7 @@ import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from pytest_gpuperf.leases.lease import Lease, Share
+from pytest_gpuperf.leases.lease import Lease, SharedLease
 from pytest_gpuperf.leases.leases import Leases
 
 RESOURCES = ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
@@ -26,7 +26,7 @@ def main(folder: Path, claims: Path, seed: int, run: str | None) -> None:
     for number in range(LEASES):
         candidates, count, holder = chance.sample(RESOURCES, len(RESOURCES)), chance.randint(1, 3), f"{seed}-{number}"
         alone = run is None or chance.random() < 0.3
-        given: AbstractContextManager[Lease | Share] = (
+        given: AbstractContextManager[Lease | SharedLease] = (
             leases.acquire(candidates, count, holder=holder, timeout=60.0, meanwhile=make_way)
             if alone
             else leases.share(candidates, count, holder=holder, timeout=60.0, meanwhile=make_way)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuperf.leases.folder import LeaseError
-from pytest_gpuperf.leases.lease import Lease, Share
+from pytest_gpuperf.leases.lease import Lease, SharedLease
 from pytest_gpuperf.leases.leases import Leases
 
 SLEEP = ["sleep", "60"]
@@ -20,7 +20,7 @@ class Commands:
 
     def __init__(self, folder: Path, run: str) -> None:
         self.leases = Leases(folder, run=run)
-        self.held: Lease | Share | None = None
+        self.held: Lease | SharedLease | None = None
 
     def acquire(self, candidates: list[str], count: int, timeout: float, holder: str) -> Any:
         try:

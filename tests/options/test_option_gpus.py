@@ -274,7 +274,7 @@ def test_gpus_go_with_xdist_and_a_recording_does_not(pytester: pytest.Pytester, 
         "gpuperf_lease_timeout",
         "gpuperf_node_timeout",
         "gpuperf_minimum_slowdown",
-        "gpuperf_min_effect",
+        "gpuperf_minimum_effect",
     ],
 )
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "inf", "nan", ""])

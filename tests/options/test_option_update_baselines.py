@@ -378,16 +378,17 @@ def test_verdicts_are_properties_of_the_report(project: pytest.Pytester) -> None
 def test_a_smaller_minimum_slowdown_finds_more(project: pytest.Pytester) -> None:
     record(project)
     measure(project, 250e9)
-    run(project, "-o", "gpuperf_minimum_slowdown=0.5", "-o", "gpuperf_min_effect=0.3").assert_outcomes(passed=1)
+    run(project, "-o", "gpuperf_minimum_slowdown=0.5", "-o", "gpuperf_minimum_effect=0.3").assert_outcomes(passed=1)
     run(project, "-o", "gpuperf_minimum_slowdown=0.04").assert_outcomes(failed=1)
 
 
 def test_a_minimum_slowdown_that_no_launches_could_see_is_refused(project: pytest.Pytester) -> None:
     message = usage_error(run(project, "-o", "gpuperf_minimum_slowdown=0.01"))
     assert message.startswith(
-        "ini keys gpuperf_minimum_slowdown and gpuperf_min_effect: policy minimum_slowdown is 0.01, but min_effect"
+        "ini keys gpuperf_minimum_slowdown and gpuperf_minimum_effect: policy minimum_slowdown is 0.01, but "
+        "minimum_effect"
     )
-    assert message.endswith("raise minimum_slowdown, or lower min_effect")
+    assert message.endswith("raise minimum_slowdown, or lower minimum_effect")
 
 
 @pytest.mark.parametrize("key", ["gpuperf_minimum_slowdown", "gpuperf_timeout"])

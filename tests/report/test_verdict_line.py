@@ -386,14 +386,14 @@ TOLD = "thresholds relaxed: "
     ("policy", "lines"),
     [
         (Policy(), []),
-        (Policy(minimum_slowdown=0.04, min_effect=0.01), []),
+        (Policy(minimum_slowdown=0.04, minimum_effect=0.01), []),
         (Policy(minimum_slowdown=9.0), [TOLD + "gpuperf_minimum_slowdown is 900.0 % (default 5.0 %)"]),
-        (Policy(min_effect=0.02), [TOLD + "gpuperf_min_effect is 2.0 % (default 1.5 %)"]),
+        (Policy(minimum_effect=0.02), [TOLD + "gpuperf_minimum_effect is 2.0 % (default 1.5 %)"]),
         (
-            Policy(minimum_slowdown=9.0, min_effect=5.0),
+            Policy(minimum_slowdown=9.0, minimum_effect=5.0),
             [
-                TOLD
-                + "gpuperf_minimum_slowdown is 900.0 % (default 5.0 %), gpuperf_min_effect is 500.0 % (default 1.5 %)"
+                TOLD + "gpuperf_minimum_slowdown is 900.0 % (default 5.0 %), "
+                "gpuperf_minimum_effect is 500.0 % (default 1.5 %)"
             ],
         ),
     ],

@@ -425,9 +425,9 @@ def test_a_later_launch_that_breaks_fails_the_test_by_itself(
 
 def test_a_run_that_asks_for_less_says_so(project: pytest.Pytester) -> None:
     figures(project, a=[30e9])
-    lax = ("-o", "gpuperf_minimum_slowdown=9", "-o", "gpuperf_min_effect=5")
+    lax = ("-o", "gpuperf_minimum_slowdown=9", "-o", "gpuperf_minimum_effect=5")
     told = (
-        "thresholds relaxed: gpuperf_minimum_slowdown is 900.0 % (default 5.0 %), gpuperf_min_effect is 500.0 % "
+        "thresholds relaxed: gpuperf_minimum_slowdown is 900.0 % (default 5.0 %), gpuperf_minimum_effect is 500.0 % "
         "(default 1.5 %)"
     )
     result = judged(project, *lax)

@@ -301,7 +301,7 @@ def test_an_interval_beyond_what_is_to_be_found_accuses_when_the_race_is_over() 
 
 
 def test_a_loss_that_is_never_worth_a_failure_passes() -> None:
-    judge = judge_of(STEADY, policy=Policy(min_effect=0.04))
+    judge = judge_of(STEADY, policy=Policy(minimum_effect=0.04))
     verdict = raced(judge, [100.0] * 14, [97.0] * 14, over=True)
     assert verdict is not None
     assert verdict.outcome is not Outcome.REGRESSED

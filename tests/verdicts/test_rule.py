@@ -282,8 +282,8 @@ def test_a_slowdown_by_half_of_detect_stays_open() -> None:
     assert found.evidence == pytest.approx(1.0, rel=1e-3)
 
 
-def test_a_steady_figure_has_not_regressed_by_less_than_min_effect() -> None:
-    strict = Rule(Policy(minimum_slowdown=0.025, min_effect=0.02), 1, 0.005, 1000.0)
+def test_a_steady_figure_has_not_regressed_by_less_than_minimum_effect() -> None:
+    strict = Rule(Policy(minimum_slowdown=0.025, minimum_effect=0.02), 1, 0.005, 1000.0)
     a, b = [0.0] * 14, [math.log(1.0199)] * 14
     assert strict.race(STEADY, a, b).evidence > 1000
     assert strict.race(STEADY, a, b).decision is OPEN

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_gpuperf.features.adopted.calls import ADOPTED, Adopted, Call, Code, Home
+from pytest_gpuperf.features.adopted.calls import ADOPTED, AdoptedClass, Call, Code, Home
 from pytest_gpuperf.features.adopted.settings import Adoption, adoption_of
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.ranks.spec import Opening
@@ -97,12 +97,12 @@ class Adopting:
         self._found[cls] = None
         if adoption is None:
             adoption = Adoption((), {"isolation": self._isolation})
-        family.install(cls, Adopted(_home(collector, name, cls), family.name, adoption, self))
+        family.install(cls, AdoptedClass(_home(collector, name, cls), family.name, adoption, self))
 
     def run_plain(self, item: pytest.Function) -> bool:
         """Runs a test of a plain class on its ranks; returns whether it is one that was adopted."""
         __tracebackhide__ = True
-        adopted: Adopted | None = getattr(item.cls, ADOPTED, None)
+        adopted: AdoptedClass | None = getattr(item.cls, ADOPTED, None)
         if adopted is None:
             return False
         from pytest_gpuperf.features.adopted.plain import Plain, run_plain

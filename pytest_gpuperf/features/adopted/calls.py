@@ -90,11 +90,11 @@ class Runner(Protocol):
 
 
 ADOPTED = "__gpuperf_adopted__"
-"""The attribute of a class, in the pytest process, that holds its ``Adopted``."""
+"""The attribute of a class, in the pytest process, that holds its ``AdoptedClass``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class AdoptedClass:
     """What the tests of a class need to reach the ranks."""
 
     home: Home
@@ -112,7 +112,7 @@ class Family(Protocol):
         """Whether the class is one of this harness that runs its tests in processes."""
         ...
 
-    def install(self, cls: type, adopted: Adopted) -> None:
+    def install(self, cls: type, adopted: AdoptedClass) -> None:
         """Has the class, in the pytest process, hand its tests to the runner; one that derives from it may follow."""
         ...
 

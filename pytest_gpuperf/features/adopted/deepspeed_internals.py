@@ -16,7 +16,7 @@ from typing import Any
 
 import cloudpickle
 
-from pytest_gpuperf.features.adopted.calls import ADOPTED, Adopted, Call, require_ends
+from pytest_gpuperf.features.adopted.calls import ADOPTED, AdoptedClass, Call, require_ends
 from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.spec import LAUNCHER_VARIABLES, MASTER_PORT
 
@@ -34,7 +34,7 @@ class DeepSpeed:
         marked = getattr(cls, "is_dist_test", False) or getattr(cls, "is_dist_fixture", False)
         return marked is True and all(callable(getattr(cls, name, None)) for name in (*_LAUNCHES, "_dist_run"))
 
-    def install(self, cls: Any, adopted: Adopted) -> None:
+    def install(self, cls: Any, adopted: AdoptedClass) -> None:
         """Replaces how the class launches its processes, without the half second that it waits after each."""
         setattr(cls, ADOPTED, adopted)
         cls._launch_daemonic_procs = cls._launch_non_daemonic_procs = _launch
@@ -83,7 +83,7 @@ def _launch_each(case: Any, request: Any, world_size: int | list[int]) -> None:
 
 def _launch(case: Any, num_procs: int, init_method: str) -> None:
     __tracebackhide__ = True
-    adopted: Adopted = getattr(case, ADOPTED)
+    adopted: AdoptedClass = getattr(case, ADOPTED)
     state = dict(vars(case))
     if _CURRENT in state:
         state[_CURRENT] = state[_CURRENT].__name__

@@ -13,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from pytest_gpuperf.features.adopted.calls import ADOPTED, Adopted, Call, require_ends
+from pytest_gpuperf.features.adopted.calls import ADOPTED, AdoptedClass, Call, require_ends
 from pytest_gpuperf.ranks.context import Context
 
 _OF_THE_RANKS = ("setup_class", "setup_method", "teardown_method", "teardown_class")
@@ -28,7 +28,7 @@ class Plain:
         """Whether the class is one of pytest's own; unittest's have processes of a harness or none."""
         return not issubclass(cls, unittest.TestCase)
 
-    def install(self, cls: Any, adopted: Adopted) -> None:
+    def install(self, cls: Any, adopted: AdoptedClass) -> None:
         """Hides from pytest what sets the class up: that belongs to the ranks."""
         setattr(cls, ADOPTED, adopted)
         for name in _OF_THE_RANKS:
@@ -54,7 +54,7 @@ class Plain:
         return None
 
 
-def run_plain(adopted: Adopted, method: str, values: Mapping[str, Any]) -> None:
+def run_plain(adopted: AdoptedClass, method: str, values: Mapping[str, Any]) -> None:
     """Runs a test of a plain class on its ranks, in the pytest process.
 
     Args:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MethodType, ModuleType
 from typing import Any
 
-from pytest_gpuperf.features.adopted.calls import ADOPTED, Adopted, Call, require_ends
+from pytest_gpuperf.features.adopted.calls import ADOPTED, AdoptedClass, Call, require_ends
 from pytest_gpuperf.features.adopted.last_statement import ends_with
 from pytest_gpuperf.features.adopted.subtests import PATIENCE, Subtests
 from pytest_gpuperf.ranks.context import Context
@@ -49,7 +49,7 @@ class Processes:
         # Those that override it have threads, or one process alone.
         return base is not None and issubclass(cls, base) and cls._spawn_processes in (base._spawn_processes, _enlist)
 
-    def install(self, cls: Any, adopted: Adopted) -> None:
+    def install(self, cls: Any, adopted: AdoptedClass) -> None:
         """Replaces how the class starts and joins its processes."""
         setattr(cls, ADOPTED, adopted)
         cls._spawn_processes = _enlist
@@ -100,7 +100,7 @@ class Continuous:
             return True
         return all(_function(cls, name) is _function(base, name) for name in _OF_CONTINUOUS)
 
-    def install(self, cls: Any, adopted: Adopted) -> None:
+    def install(self, cls: Any, adopted: AdoptedClass) -> None:
         """Replaces how the class starts its processes, and how its tests wait for them."""
         if not hasattr(cls, ADOPTED):
             cls._spawn_processes = classmethod(_spawn_nothing)
@@ -128,13 +128,13 @@ _OF_CONTINUOUS = ("_spawn_processes", "_ensure_processes_spawned", "_worker_run_
 def _enlist(case: Any) -> None:
     if case.rank != case.MAIN_PROCESS_RANK:
         raise _no_processes(case)
-    adopted: Adopted = getattr(case, ADOPTED)
+    adopted: AdoptedClass = getattr(case, ADOPTED)
     adopted.runner.enlist(int(case.world_size), adopted.adoption)
 
 
 def _join(case: Any, test: Callable[[], None]) -> None:
     __tracebackhide__ = True
-    adopted: Adopted = getattr(case, ADOPTED)
+    adopted: AdoptedClass = getattr(case, ADOPTED)
     details = {"file_name": case.file_name, "fake_pg": getattr(case, "fake_pg", False)}
     call = Call(adopted.home, Processes.name, _method_of(case), details)
     expected = case.special_return_code_checks.get(test, 0)
@@ -171,7 +171,7 @@ def _await_result(case: Any, test: Callable[[], None]) -> Any:
     @wraps(test)
     def wrapper(case: Any) -> None:
         __tracebackhide__ = True
-        adopted: Adopted = getattr(case, ADOPTED)
+        adopted: AdoptedClass = getattr(case, ADOPTED)
         world_size = int(type(case).world_size)
         adopted.runner.enlist(world_size, adopted.adoption)
         with tempfile.TemporaryDirectory() as folder:

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from pytest_gpuperf.features.doctor.facts import Facts
 from pytest_gpuperf.features.doctor.finding import Finding, critical, info, passed, unknown, warning
 from pytest_gpuperf.features.doctor.words import gpus, several
-from pytest_gpuperf.hardware.device import Reason
+from pytest_gpuperf.hardware.device import ClockReason
 from pytest_gpuperf.hardware.inspection import GpuFacts
 
 _KELVIN = 273.15
 _NEAR_SLOWDOWN = 5  # kelvin below the temperature at which the hardware slows down
 _NEAR_CLOCK = 0.98  # of the fastest clock: application clocks come in steps of 15 MHz
-# Reason.POWER_CAP is how a GPU works under load, and an idle one is no fault.
+# ClockReason.POWER_CAP is how a GPU works under load, and an idle one is no fault.
 _FAULTS = (
-    Reason.HARDWARE_SLOWDOWN,
-    Reason.HARDWARE_THERMAL_SLOWDOWN,
-    Reason.SOFTWARE_THERMAL_SLOWDOWN,
-    Reason.POWER_BRAKE,
+    ClockReason.HARDWARE_SLOWDOWN,
+    ClockReason.HARDWARE_THERMAL_SLOWDOWN,
+    ClockReason.SOFTWARE_THERMAL_SLOWDOWN,
+    ClockReason.POWER_BRAKE,
 )
 
 
@@ -115,7 +115,7 @@ def _clocks(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
         if gpu.memory_hertz
         and gpu.memory_most_hertz
         and gpu.memory_hertz < _NEAR_CLOCK * gpu.memory_most_hertz
-        and not (gpu.slowdowns is None or Reason.IDLE.value in gpu.slowdowns)
+        and not (gpu.slowdowns is None or ClockReason.IDLE.value in gpu.slowdowns)
     ]
     if memory:
         yield warning(
@@ -167,7 +167,7 @@ def _throttling(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
             "a slow GPU looks like slow code",
             "update the driver, or ask the host",
         )
-    capped = [index for index, gpu in described if Reason.POWER_CAP.value in (gpu.slowdowns or ())]
+    capped = [index for index, gpu in described if ClockReason.POWER_CAP.value in (gpu.slowdowns or ())]
     if capped:
         yield info("throttling", f"{gpus(capped)}: at the power limit now", "so GPUs are under load")
 

@@ -8,7 +8,7 @@ from pytest_gpuperf.features.doctor.facts import Facts
 from pytest_gpuperf.features.doctor.finding import Finding, info, passed, unknown, warning
 from pytest_gpuperf.features.doctor.readers.text import spell
 from pytest_gpuperf.features.doctor.words import gpus, several
-from pytest_gpuperf.hardware.device import Reason
+from pytest_gpuperf.hardware.device import ClockReason
 from pytest_gpuperf.hardware.inspection import GpuFacts
 
 _REPLAYS = 1000  # since the driver was loaded: NVIDIA's checkers look at rates; a handful are normal
@@ -64,7 +64,7 @@ def _generation(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
         and gpu.pcie.generation_of_slot
         and gpu.pcie.generation < gpu.pcie.generation_of_slot
         and gpu.slowdowns is not None
-        and Reason.IDLE.value not in gpu.slowdowns
+        and ClockReason.IDLE.value not in gpu.slowdowns
         and not gpu.c2c
     ]
     if slots:
