@@ -120,7 +120,7 @@ def main() -> int:
     chosen = parser.parse_args()
     folder = chosen.out or Path(tempfile.mkdtemp(prefix="profile-check-"))
     folder.mkdir(parents=True, exist_ok=True)
-    profiles = json.loads(run(folder, chosen.gpus).read_text())["profiles"]
+    profiles = json.loads(run(folder, chosen.gpus).read_text())["shown"]["profiles"]
     (profile,) = [one for one in profiles if one["arm"] == "together"]
     if profile["problem"]:
         print(f"FAILED: {profile['problem']}")

@@ -7,12 +7,13 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_gpuperf.features.adopted.settings import on_ranks
-    from pytest_gpuperf.features.parity.census import census
-    from pytest_gpuperf.features.parity.fixture import Parity
-    from pytest_gpuperf.features.parity.recording import parity_record
-    from pytest_gpuperf.features.parity.watching import watch
-    from pytest_gpuperf.features.profiling.profiler import ProfileWarning
+    # Type checkers follow these alone; when the code runs, each feature names what it adds.
+    from pytest_gpuperf.features.adopted.settings import on_ranks as on_ranks
+    from pytest_gpuperf.features.parity.census import census as census
+    from pytest_gpuperf.features.parity.fixture import Parity as Parity
+    from pytest_gpuperf.features.parity.recording import parity_record as parity_record
+    from pytest_gpuperf.features.parity.watching import watch as watch
+    from pytest_gpuperf.features.profiling.profiler import ProfileWarning as ProfileWarning
     from pytest_gpuperf.figures.comparison import Comparison
     from pytest_gpuperf.figures.matrix import Matrix
     from pytest_gpuperf.figures.metric import Metric
@@ -47,10 +48,8 @@ __all__ = [
     "MiB",
     "NcclLog",
     "Overlap",
-    "Parity",
     "PatchWarning",
     "Perf",
-    "ProfileWarning",
     "RankDied",
     "RankError",
     "RankTimeout",
@@ -63,10 +62,6 @@ __all__ = [
     "Timing",
     "Trial",
     "Work",
-    "census",
-    "on_ranks",
-    "parity_record",
-    "watch",
 ]
 
 KiB, MiB, GiB = 1024, 1024**2, 1024**3
@@ -83,10 +78,8 @@ _HOMES = {
     "Metric": "figures.metric",
     "NcclLog": "hardware.nccl_log",
     "Overlap": "figures.overlap",
-    "Parity": "features.parity.fixture",
     "PatchWarning": "run.patches",
     "Perf": "fixtures.perf",
-    "ProfileWarning": "features.profiling.profiler",
     "RankDied": "ranks.failures",
     "RankError": "ranks.failures",
     "RankTimeout": "ranks.failures",
@@ -99,10 +92,6 @@ _HOMES = {
     "Timing": "figures.timing",
     "Trial": "figures.search",
     "Work": "figures.work",
-    "census": "features.parity.census",
-    "on_ranks": "features.adopted.settings",
-    "parity_record": "features.parity.recording",
-    "watch": "features.parity.watching",
 }
 
 
@@ -110,8 +99,13 @@ def __getattr__(name: str) -> Any:
     """The public name's own module is imported only when the name is asked for."""
     if name == "__version__":
         return version("pytest-gpuperf")
-    if name in _HOMES:
-        from importlib import import_module
+    from importlib import import_module
 
+    if name in _HOMES:
         return getattr(import_module(f"pytest_gpuperf.{_HOMES[name]}"), name)
+    if not name.startswith("_"):
+        from pytest_gpuperf.features import find_public
+
+        if home := find_public(name):
+            return getattr(import_module(home), name)
     raise AttributeError(f"module 'pytest_gpuperf' has no attribute {name!r}")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.hardware.machine import Machine
     from pytest_gpuperf.options import Options
     from pytest_gpuperf.report.annotation import Annotation
+    from pytest_gpuperf.report.shown import Shown
     from pytest_gpuperf.report.terminal import Reported
     from pytest_gpuperf.run.judging import Judged
     from pytest_gpuperf.run.nodes import RunNodes
@@ -96,10 +97,10 @@ def pytest_gpuperf_expects(machine: Machine, policy: Policy) -> Expects | None:
 
 @pytest.hookspec(firstresult=True)
 def pytest_gpuperf_bisects(config: pytest.Config, nodes: RunNodes) -> str | None:
-    """Returns whether ``--bisect`` can look for the commit that made a test slower.
+    """Returns the command that builds an older commit, for the command with ``--bisect`` that a slower test prints.
 
     Returns:
-        The command that builds what an older commit needs, empty if it needs nothing; None if no commit can be found.
+        Empty if an older commit needs no build; None if the run cannot look for the commit that made a test slower.
     """
 
 
@@ -175,6 +176,17 @@ def pytest_gpuperf_checked(item: pytest.Item, checks: Checks) -> None:
         item: the test.
         checks: what it handed over.
     """
+
+
+@pytest.hookspec
+def pytest_gpuperf_shows() -> Sequence[Shown]:
+    """Returns kinds of what tests show besides metrics.
+
+    A feature puts the values of a test into its report, for example when its figures were checked:
+    ``item.user_properties += kind.carry(values)``. The summary prints the kind's lines about all tests of a run, and
+    the results file contains the values.
+    """
+    raise NotImplementedError
 
 
 @pytest.hookspec

@@ -55,10 +55,6 @@ class Repository:
             ) from error
         return cls(Path(os.path.realpath(top)))
 
-    def commit_exists(self, commit: str) -> bool:
-        """Whether this clone has the commit; also for a branch or a tag."""
-        return self._sha(commit) is not None
-
     def resolve(self, commit: str) -> str:
         """The full hash of a commit, branch or tag.
 

@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -30,8 +33,6 @@ BROUGHT = {
 """The option and the command of a feature."""
 APART = {"cluster": "--cluster", "explaining": "--explain", "recording": "--update-baselines"}
 """An option that needs more than a run without GPUs has."""
-NEEDS = {"acceptance": {"day_zero", "doctor", "page", "recovery"}, "explaining": {"racing"}}
-"""What a feature is made of: accept asks references and the doctor, and reads what a killed phase left."""
 TESTS = """
 import pytest
 from pytest_gpuperf import Metric
@@ -56,12 +57,16 @@ if "COMMANDS" in os.environ:
 """Writes the commands of the package to a file, so that a process that shows pytest's options has both."""
 
 
+def needs(feature: str) -> set[str]:
+    """What the feature says that it is made of."""
+    return set(getattr(import_module(f"pytest_gpuperf.features.{feature}"), "NEEDS", ()))
+
+
 def without(feature: str, folder: Path) -> dict[str, str]:
-    """An environment whose package lacks this feature, and those that are made of it."""
-    lacking = {feature, *(name for name, needed in NEEDS.items() if feature in needed)}
+    """An environment whose package lacks the folder of this feature, and nothing else."""
     for source, target, left_out in (
         (PACKAGE, folder / "pytest_gpuperf", {"features"}),
-        (PACKAGE / "features", folder / "pytest_gpuperf" / "features", lacking),
+        (PACKAGE / "features", folder / "pytest_gpuperf" / "features", {feature}),
     ):
         target.mkdir(parents=True)
         for entry in source.iterdir():
@@ -80,7 +85,7 @@ def run(folder: Path, env: dict[str, str], *arguments: str) -> subprocess.Comple
 def test_without_a_feature_the_core_and_all_others_work(feature: str, tmp_path: Path) -> None:
     env = without(feature, tmp_path / "installed")
     folder = write(tmp_path, {"conftest.py": CONFTEST, "test_it.py": TESTS, "pytest.ini": "[pytest]\n"})
-    there = {path.name for path in (tmp_path / "installed/pytest_gpuperf/features").iterdir()}
+    there = {name for name in FEATURES if feature not in {name, *needs(name)}}
     others = {name: brought for name, brought in BROUGHT.items() if name in there}
     options = [option for option, _ in others.values() if option is not None]
     done = run(folder, env, "pytest", "--smoke", "--gpuperf-json=results.json", *options)
@@ -103,6 +108,13 @@ def test_without_a_feature_the_core_and_all_others_work(feature: str, tmp_path: 
 
 def test_every_feature_has_hooks_or_a_command() -> None:
     assert {name for kind in ("plugin", "command") for name, _ in modules(kind)} == set(FEATURES)
+
+
+def test_imports_between_features_are_those_that_they_say_they_need() -> None:
+    contracts = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (contract,) = [one for one in contracts if one.get("containers") == ["pytest_gpuperf.features"]]
+    permitted = {tuple(re.findall(r"features\.(\w+)", line)) for line in contract["ignore_imports"]}
+    assert permitted == {(feature, needed) for feature in FEATURES for needed in needs(feature)}
 
 
 def test_a_plugin_outside_of_the_package_is_a_feature(tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ from packaging.version import Version
 import pytest_gpuperf
 from tests.whole_run import environment
 
+OF_FEATURES = ["Parity", "ProfileWarning", "census", "on_ranks", "parity_record", "watch"]
 
-@pytest.mark.parametrize("name", pytest_gpuperf.__all__)
+
+@pytest.mark.parametrize("name", [*pytest_gpuperf.__all__, *OF_FEATURES])
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(pytest_gpuperf, name) is not None
 

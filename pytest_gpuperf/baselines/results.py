@@ -34,18 +34,12 @@ class ResultsForm:
     verdicts: tuple[Mapping[str, Any], ...]
     unchecked: tuple[Mapping[str, str], ...] = field(default=(), metadata=OPTIONAL)
     """Figures that have a baseline and that their tests did not check."""
-    curves: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
-    """The curves of sweeps, for plots; see docs/measuring.md."""
     ran: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
     """What became of each test on ranks."""
-    matrices: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
-    """Figures of pairs of ranks."""
-    profiles: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
-    """The profiles of programs, for pages that draw them; see docs/profiling.md."""
+    shown: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict, metadata=OMITTED)
+    """What tests show besides metrics, by kind: curves, matrices, searches, profiles; see docs/reports.md."""
     topology: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
     """How the machine's GPUs reach one another, for pages that draw it."""
-    searches: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
-    """Tables of configurations; see docs/measuring.md."""
     raced: Mapping[str, Any] | None = field(default=None, metadata=OMITTED)
     """The two codes of a race of all tests."""
     smoke: bool = field(default=False, metadata=OMITTED)

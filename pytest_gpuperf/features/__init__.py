@@ -2,17 +2,59 @@
 
 A feature has a module ``plugin`` with hooks, or a module ``command`` with a command of ``python -m pytest_gpuperf``, or
 both. The first is imported by every run of pytest, the second by every command, so both import the rest of their
-feature only when it is used. The core imports none, and no feature imports another.
+feature only when it is used. The core imports none. A feature imports another only if it is made of it: its ``NEEDS``
+says so, and without what it needs it is not there either. ``PUBLIC`` has a feature's names that ``pytest_gpuperf`` has,
+with the modules that define them.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.report.shown import Shown
+
+_FOLDER = Path(__file__).parent
 
 
 def modules(name: str) -> Iterator[tuple[str, ModuleType]]:
     """Yields each feature that has a module of this name, with the module, in alphabetical order."""
-    for folder in sorted(Path(__file__).parent.iterdir()):
-        if (folder / f"{name}.py").is_file():
-            yield folder.name, import_module(f"{__name__}.{folder.name}.{name}")
+    for feature, package in _packages():
+        if (_FOLDER / feature / f"{name}.py").is_file():
+            yield feature, import_module(f"{package.__name__}.{name}")
+
+
+def find_public(name: str) -> str | None:
+    """Returns the module that defines this public name of a feature; None if no feature has the name."""
+    homes = (
+        f"{package.__name__}.{package.PUBLIC[name]}"
+        for _, package in _packages()
+        if name in getattr(package, "PUBLIC", {})
+    )
+    return next(homes, None)
+
+
+def list_shown() -> list[Shown]:
+    """Returns the kinds of what tests show, those of features behind those of the core."""
+    from pytest_gpuperf.report.kinds import KINDS
+
+    added = [
+        kind
+        for _, plugin in modules("plugin")
+        if hasattr(plugin, "pytest_gpuperf_shows")
+        for kind in plugin.pytest_gpuperf_shows()
+    ]
+    return [*KINDS, *added]
+
+
+def _packages() -> Iterator[tuple[str, ModuleType]]:
+    """Yields each feature that has what it needs, with its package."""
+    there = sorted(path.parent.name for path in _FOLDER.glob("*/__init__.py"))
+    for feature in there:
+        package = import_module(f"{__name__}.{feature}")
+        if set(getattr(package, "NEEDS", ())) <= set(there):
+            yield feature, package

@@ -254,5 +254,4 @@ class Account:
         return None if self.collectives is None else self.earlier + self.collectives
 
 
-Reply = Started | Raised
 Request = Start | OpenGroup | Run | Compare | Settle | Debug

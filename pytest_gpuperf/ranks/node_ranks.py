@@ -1,7 +1,7 @@
 """What a pool needs of the ranks of one machine, and of who starts them there.
 
-``local_ranks`` has both for this machine. ``cluster.remote_ranks`` has them for the nodes of a cluster, each of which
-hosts what this machine would.
+``local_ranks`` has both for this machine. A feature has them for the nodes of a cluster, each of which hosts what this
+machine would.
 """
 
 from __future__ import annotations

@@ -1,21 +1,16 @@
-"""Curves of sweeps: how they travel with a test's report, what a results file says of them, and their dips in words."""
+"""Curves of sweeps: what a results file says of them, and their dips in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import pytest
 
 from pytest_gpuperf.figures.sweep import Sweep
 from pytest_gpuperf.report.forms import CurveForm
-from pytest_gpuperf.report.properties import carrying, read_carried
+from pytest_gpuperf.report.shown import Shown
 from pytest_gpuperf.report.table import Line
 from pytest_gpuperf.report.units import format_bytes, format_count, format_value
-
-CURVES_PROPERTY = "gpuperf_curves"
-"""Name of the report's user property that carries the curves of a test's sweeps as JSON."""
 
 _MARKS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 _ASCII_MARKS = "_.-=+*#@"
@@ -44,16 +39,6 @@ def curve(test: str, sweep: Sweep) -> dict[str, Any]:
         ],
         "dips": [{"size": dip.nbytes, "bandwidth": dip.bandwidth, "promised": dip.promised} for dip in sweep.dips],
     }
-
-
-def curve_properties(test: str, sweeps: Iterable[Sweep]) -> list[tuple[str, str]]:
-    """The user properties of a test that made these sweeps."""
-    return carrying(CURVES_PROPERTY, [curve(test, sweep) for sweep in sweeps])
-
-
-def curves_of(report: pytest.TestReport) -> list[Mapping[str, Any]]:
-    """The curves that a report carries."""
-    return read_carried(report, CURVES_PROPERTY, CurveForm)
 
 
 def curve_in_words(told: Mapping[str, Any], *, ascii_only: bool = False) -> str:
@@ -85,3 +70,7 @@ def dip_lines(curves: Sequence[Mapping[str, Any]]) -> list[Line]:
         for told in curves
         for dip in told["dips"]
     ]
+
+
+CURVES = Shown("curves", CurveForm, dip_lines)
+"""The curves of sweeps; ``curve`` makes one."""

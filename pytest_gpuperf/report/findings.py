@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from pytest_gpuperf.report.curves import curves_of
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
-from pytest_gpuperf.report.matrices import matrices_of
-from pytest_gpuperf.report.profiles import profiles_of
+from pytest_gpuperf.report.kinds import KINDS
+from pytest_gpuperf.report.place import Place, message_of, place_of
 from pytest_gpuperf.report.properties import has_failed_by_itself, is_final, read_unchecked, verdicts_of
-from pytest_gpuperf.report.searches import searches_of
+from pytest_gpuperf.report.shown import Collected, Shown
 from pytest_gpuperf.report.undecided_lines import is_unraced
-from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.verdict import Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The file and line of a test."""
-
-    file: str
-    """Relative to the rootdir."""
-    line: int | None
-    """1 and up; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +31,16 @@ class Failure:
 class Findings:
     """Collects from the reports as they are logged; a plugin of the process that has them all."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Sequence[Shown] = KINDS) -> None:
+        """Has found nothing yet.
+
+        Args:
+            kinds: of what tests show.
+        """
         self.verdicts: list[Verdict] = []
         self.unchecked: list[tuple[str, str]] = []
         """Figures that have a baseline and that their tests did not check: test, metric."""
-        self.curves: list[Mapping[str, Any]] = []
-        """The curves of sweeps; see ``curves.curve``."""
-        self.matrices: list[Mapping[str, Any]] = []
-        """The matrices of pairs of ranks; see ``matrices.matrix_properties``."""
-        self.profiles: list[Profile] = []
-        """The profiles of programs."""
-        self.searches: list[Mapping[str, Any]] = []
-        """Tables of configurations; see ``searches.table_of``."""
+        self.shown = Collected(kinds)
         self.failures: list[Failure] = []
         self.places: dict[str, Place] = {}
         """The places of tests with verdicts, by node id."""
@@ -99,13 +84,10 @@ class Findings:
         verdicts = verdicts_of(report)
         if report.when == "call" and verdicts is not None:
             self.verdicts += verdicts
-            self.places.update((verdict.test, _place(report)) for verdict in verdicts)
+            self.places.update((verdict.test, place_of(report)) for verdict in verdicts)
         if report.when == "call":
             self.unchecked += [(report.nodeid, name) for name in read_unchecked(report)]
-            self.curves += curves_of(report)
-            self.matrices += matrices_of(report)
-            self.profiles += profiles_of(report)
-            self.searches += searches_of(report)
+            self.shown.take(report)
         if RANKS_KEYWORD not in report.keywords:
             return
         if report.when == "call" or not report.passed:
@@ -113,20 +95,10 @@ class Findings:
             worst = self._outcomes.get(report.nodeid)
             self._outcomes[report.nodeid] = "failed" if worst == "failed" else report.outcome
         if has_failed_by_itself(report, failing=any(verdict.fails for verdict in verdicts or [])):
-            self.failures.append(Failure(report.nodeid, report.when, _message(report), _place(report)))
+            self.failures.append(Failure(report.nodeid, report.when, message_of(report), place_of(report)))
         test = report.nodeid.partition("[")[0]
         # A test with verdicts ran, also where nothing could be decided.
         if report.skipped and verdicts is None and isinstance(report.longrepr, tuple):
             self._skips[str(report.longrepr[2]).removeprefix("Skipped: "), test] += 1
         elif report.when == "call" or report.failed:
             self._ran.add(test)
-
-
-def _place(report: pytest.TestReport) -> Place:
-    file, line, _ = report.location
-    return Place(file, None if line is None else line + 1)
-
-
-def _message(report: pytest.TestReport) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    return report.longreprtext if crash is None else str(crash.message)

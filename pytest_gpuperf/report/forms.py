@@ -123,14 +123,11 @@ class SummaryForm:
     remarks: tuple[str, ...]
 
 
-Form: TypeAlias = type[CurveForm] | type[MatrixForm] | type[SearchForm] | type[SummaryForm]
-
-
-def require(form: Form, data: Iterable[Mapping[str, Any]], where: str) -> None:
+def require(form: type[Any], data: Iterable[Mapping[str, Any]], where: str) -> None:
     """Require each of these mappings to have a form.
 
     Args:
-        form: of each.
+        form: of each; a dataclass.
         data: the mappings.
         where: names the place of the data in messages.
 

@@ -1,34 +1,24 @@
-"""Matrices of pairs of ranks or hosts: how they travel with a test's report, and their slow pairs in words."""
+"""Matrices of pairs of ranks or hosts: what a results file has of them, and their slow pairs in words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytest
-
 from pytest_gpuperf.baselines.plain import plain
 from pytest_gpuperf.figures.matrix import Matrix
 from pytest_gpuperf.report.forms import MatrixForm
-from pytest_gpuperf.report.properties import carrying, read_carried
+from pytest_gpuperf.report.shown import Shown
 from pytest_gpuperf.report.table import Line
 from pytest_gpuperf.report.units import format_count, format_percent, format_value, scale_of
-
-MATRICES_PROPERTY = "gpuperf_matrices"
-"""Name of the report's user property that carries a test's matrices as JSON."""
 
 _SMALL = 8  # ranks whose pairs fit a line of 80 columns
 _NAMED = 4  # pairs; a GPU whose every link is slow fills the rest of a line
 
 
-def matrix_properties(test: str, matrices: Mapping[str, Matrix]) -> list[tuple[str, str]]:
-    """Return the user properties of a test that showed these matrices, by name."""
-    return carrying(MATRICES_PROPERTY, [{"test": test, "name": name, **plain(one)} for name, one in matrices.items()])
-
-
-def matrices_of(report: pytest.TestReport) -> list[Mapping[str, Any]]:
-    """Return the matrices that a report carries."""
-    return read_carried(report, MATRICES_PROPERTY, MatrixForm)
+def show_matrix(test: str, name: str, one: Matrix) -> dict[str, Any]:
+    """Return what a results file has of a matrix that a test shows under this name."""
+    return {"test": test, "name": name, **plain(one)}
 
 
 def matrix(carried_one: Mapping[str, Any]) -> Matrix:
@@ -85,3 +75,7 @@ def slow_lines(matrices: Sequence[Mapping[str, Any]]) -> list[Line]:
         middle = format_value(table.median, unit)
         lines.append(Line(f"slow pairs: {one['test']} {one['name']}: {pairs}{more}; the median is {middle}", "yellow"))
     return lines
+
+
+MATRICES = Shown("matrices", MatrixForm, lambda matrices: [*matrix_lines(matrices), *slow_lines(matrices)])
+"""The matrices of pairs; ``show_matrix`` makes one."""

@@ -11,7 +11,6 @@ import pytest
 from pytest_gpuperf.baselines.plain import mismatch, plain, read
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.report.change import show_change
-from pytest_gpuperf.report.forms import Form, require
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 PROPERTY = "gpuperf"
@@ -63,16 +62,14 @@ def carrying(name: str, values: Sequence[Mapping[str, Any]]) -> list[tuple[str, 
     return [(name, json.dumps(list(values)))] if values else []
 
 
-def read_carried(report: pytest.TestReport, name: str, form: Form) -> list[Mapping[str, Any]]:
+def read_list(report: pytest.TestReport, name: str) -> list[Any]:
     """Return the values that a report carries under this name.
 
     Raises:
-        ValueError: one is no JSON, or of another form.
+        ValueError: what it carries is no JSON, or no list.
     """
     texts = [value for given, value in report.user_properties if given == name]
-    values = [value for text in texts for value in _list_of(text)]
-    require(form, values, name)
-    return values
+    return [value for text in texts for value in _list_of(text)]
 
 
 def _list_of(text: object) -> list[Any]:
@@ -90,8 +87,7 @@ def unchecked_properties(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def read_unchecked(report: pytest.TestReport) -> list[str]:
     """The metrics with a baseline that a test did not check."""
-    carried = [value for name, value in report.user_properties if name == UNCHECKED_PROPERTY]
-    return [str(name) for value in carried for name in _list_of(value)]
+    return [str(name) for name in read_list(report, UNCHECKED_PROPERTY)]
 
 
 def fresh_launch_properties(nodeid: str, when: str) -> list[tuple[str, str]]:

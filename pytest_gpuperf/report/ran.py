@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gpuperf.baselines.plain import OMITTED
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
+from pytest_gpuperf.report.place import message_of, place_of
 from pytest_gpuperf.report.properties import is_final
 
 End: TypeAlias = Literal["passed", "failed", "skipped"]
@@ -56,8 +57,8 @@ class RanTests:
         """Takes note of one phase of a test."""
         if not is_final(report) or RANKS_KEYWORD not in report.keywords:
             return
-        file, line, _ = report.location
-        before = self._ran.get(report.nodeid, Ran(report.nodeid, "passed", file=file, line=(line or -1) + 1))
+        place = place_of(report)
+        before = self._ran.get(report.nodeid, Ran(report.nodeid, "passed", file=place.file, line=place.line or 0))
         ran = replace(before, seconds=before.seconds + report.duration, properties=_read_own_properties(report))
         if report.failed and before.outcome != "failed":
             ran = replace(ran, outcome="failed", reason=_first_line(report))
@@ -78,9 +79,7 @@ def _read_own_properties(report: pytest.TestReport) -> dict[str, int | float | s
 
 
 def _first_line(report: pytest.TestReport) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    text = report.longreprtext if crash is None else str(crash.message)
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return next((line.strip() for line in message_of(report).splitlines() if line.strip()), "")
 
 
 def _why_skipped(report: pytest.TestReport) -> str:

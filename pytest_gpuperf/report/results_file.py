@@ -18,15 +18,12 @@ from pytest_gpuperf.baselines.plain import FieldError, plain, read
 from pytest_gpuperf.baselines.results import AGAIN, SCHEMA, ResultsError, ResultsForm
 from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.hardware.topology import Topology
-from pytest_gpuperf.report.curves import curves_of
-from pytest_gpuperf.report.forms import CurveForm, MatrixForm, SearchForm, SummaryForm, require
-from pytest_gpuperf.report.matrices import matrices_of
-from pytest_gpuperf.report.profiles import profiles_of
+from pytest_gpuperf.report.forms import SummaryForm
+from pytest_gpuperf.report.kinds import KINDS
 from pytest_gpuperf.report.properties import has_failed_by_itself, is_final, read_unchecked, verdicts_of
 from pytest_gpuperf.report.ran import Ran, RanTests
-from pytest_gpuperf.report.searches import searches_of
+from pytest_gpuperf.report.shown import Collected, Shown
 from pytest_gpuperf.report.units import format_count
-from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 CANDIDATE_PROPERTY = "gpuperf_candidate"
@@ -66,18 +63,12 @@ class Results:
     """Every launch of every perf test that ran; no anchors, no updates, nothing that a reviewer writes."""
     verdicts: tuple[Verdict, ...]
     unchecked: tuple[Unchecked, ...] = ()
-    curves: tuple[Mapping[str, Any], ...] = ()
-    """The curves of sweeps; see ``curves.curve``."""
     ran: tuple[Ran, ...] = ()
     """What became of each test on ranks."""
-    matrices: tuple[Mapping[str, Any], ...] = ()
-    """The matrices of pairs of ranks; see ``matrices.matrix_properties``."""
-    profiles: tuple[Profile, ...] = ()
-    """The profiles of programs."""
+    shown: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+    """What tests show besides metrics, by the name of the kind."""
     topology: Topology | None = None
     """How the machine's GPUs reach one another; None if nobody looked."""
-    searches: tuple[Mapping[str, Any], ...] = ()
-    """Tables of configurations; see ``searches.table_of``."""
     raced: Raced | None = None
     """None unless the run raced all tests."""
     smoke: bool = False
@@ -106,12 +97,9 @@ def write(path: Path, results: Results) -> None:
         candidate=results.candidate.to_json(),
         verdicts=tuple(plain(verdict) for verdict in results.verdicts),
         unchecked=tuple(plain(one) for one in results.unchecked),
-        curves=results.curves,
         ran=tuple(plain(one) for one in results.ran),
-        matrices=results.matrices,
-        profiles=tuple(plain(one) for one in results.profiles),
+        shown=results.shown,
         topology=None if results.topology is None else plain(results.topology),
-        searches=results.searches,
         raced=None if results.raced is None else plain(results.raced),
         smoke=results.smoke,
         summary=results.summary,
@@ -120,8 +108,12 @@ def write(path: Path, results: Results) -> None:
     json_files.replace(path, text_of(round_floats(plain(form))))
 
 
-def load(path: Path) -> Results:
+def load(path: Path, kinds: Sequence[Shown] = KINDS) -> Results:
     """Reads a file of results.
+
+    Args:
+        path: the file.
+        kinds: their values must have their form; those of other kinds are taken as they are.
 
     Raises:
         ResultsError: For a file that is not there, or says anything else.
@@ -131,12 +123,10 @@ def load(path: Path) -> Results:
         verdicts = tuple(read(Verdict, data, f"file.verdicts[{i}]") for i, data in enumerate(form.verdicts))
         unchecked = tuple(read(Unchecked, data, f"file.unchecked[{i}]") for i, data in enumerate(form.unchecked))
         ran = tuple(read(Ran, data, f"file.ran[{i}]") for i, data in enumerate(form.ran))
-        profiles = tuple(read(Profile, data, f"file.profiles[{i}]") for i, data in enumerate(form.profiles))
         topology = None if form.topology is None else read(Topology, form.topology, "file.topology")
         raced = None if form.raced is None else read(Raced, form.raced, "file.raced")
-        require(CurveForm, form.curves, "file.curves")
-        require(MatrixForm, form.matrices, "file.matrices")
-        require(SearchForm, form.searches, "file.searches")
+        for kind in kinds:
+            kind.require(form.shown.get(kind.name, ()), f"file.shown.{kind.name}")
         if form.summary is not None:
             read(SummaryForm, form.summary, "file.summary")
     except (FieldError, RecursionError) as error:
@@ -145,12 +135,9 @@ def load(path: Path) -> Results:
         candidate,
         verdicts,
         unchecked,
-        form.curves,
         ran,
-        form.matrices,
-        profiles,
+        form.shown,
         topology,
-        form.searches,
         raced,
         form.smoke,
         form.summary,
@@ -168,6 +155,7 @@ class ResultsFile:
         match: Mapping[str, Scalar],
         topology: Callable[[], Topology | None] = lambda: None,
         *,
+        kinds: Sequence[Shown] = KINDS,
         smoke: bool = False,
     ) -> None:
         """Nothing is collected yet.
@@ -177,6 +165,7 @@ class ResultsFile:
             hardware_key: Of the run.
             match: Facts of the machine.
             topology: Looks at the machine's GPUs, once the run has ended; None if there is nothing to see.
+            kinds: Of what tests show.
             smoke: Whether the run only tries bodies.
         """
         self._path = path
@@ -188,11 +177,8 @@ class ResultsFile:
         self._candidates = [Baselines(hardware_key, match)]
         self._verdicts: list[Verdict] = []
         self._unchecked: list[Unchecked] = []
-        self._curves: list[Mapping[str, Any]] = []
-        self._matrices: list[Mapping[str, Any]] = []
-        self._searches: list[Mapping[str, Any]] = []
+        self._shown = Collected(kinds)
         self._ran = RanTests()
-        self._profiles: list[Profile] = []
         self._passing: dict[str, list[Baselines]] = {}
         """Candidates of tests whose body has ended, by the items' node ids."""
         self._features: dict[str, Mapping[str, Any]] = {}
@@ -216,10 +202,7 @@ class ResultsFile:
 
     def _take(self, report: pytest.TestReport) -> None:
         self._unchecked += [Unchecked(report.nodeid, name) for name in read_unchecked(report)]
-        self._curves += curves_of(report)
-        self._matrices += matrices_of(report)
-        self._profiles += profiles_of(report)
-        self._searches += searches_of(report)
+        self._shown.take(report)
         verdicts = verdicts_of(report) or []
         measured: list[Baselines] = []
         for name, value in report.user_properties:
@@ -247,12 +230,9 @@ class ResultsFile:
             candidate,
             tuple(self._verdicts),
             tuple(self._unchecked),
-            tuple(self._curves),
             self._ran.tests,
-            tuple(self._matrices),
-            tuple(self._profiles),
+            self._shown.by_name(),
             self._topology(),
-            tuple(self._searches),
             self.raced(),
             self._smoke,
             features=dict(self._features),

@@ -1,20 +1,15 @@
-"""Tables of configurations: how they travel with a test's report, what a results file has of them, and their lines."""
+"""Tables of configurations: what a results file has of them, and their lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import pytest
 
 from pytest_gpuperf.figures.search import DoesNotFit, Search, Trial
 from pytest_gpuperf.report.forms import SearchForm
-from pytest_gpuperf.report.properties import carrying, read_carried
+from pytest_gpuperf.report.shown import Shown
 from pytest_gpuperf.report.table import Line
 from pytest_gpuperf.report.units import format_bytes, format_count, format_percent, format_value
-
-SEARCHES_PROPERTY = "gpuperf_searches"
-"""Name of the report's user property that carries the tables of a test's searches as JSON."""
 
 COLUMNS = ("configuration", "time", "tokens", "MFU", "memory", "host memory")
 _FRONTIER = "*"
@@ -29,16 +24,6 @@ def table_of(test: str, search: Search) -> dict[str, Any]:
         "world_size": search.ran[0].timing.world_size if search.ran[0].timing is not None else 0,
         "trials": [_row(search, trial) for trial in (*search.ran, *others)],
     }
-
-
-def search_properties(test: str, searches: Iterable[Search]) -> list[tuple[str, str]]:
-    """Return the user properties of a test that made these searches."""
-    return carrying(SEARCHES_PROPERTY, [table_of(test, search) for search in searches])
-
-
-def searches_of(report: pytest.TestReport) -> list[Mapping[str, Any]]:
-    """Return the tables that a report carries."""
-    return read_carried(report, SEARCHES_PROPERTY, SearchForm)
 
 
 def headline(table: Mapping[str, Any]) -> str:
@@ -107,3 +92,7 @@ def _reason(trial: Trial) -> str:
         least = "" if why_not.exact else "at least "
         return f"does not fit: needs {least}{format_bytes(why_not.needs)}, {format_bytes(why_not.there)} are there"
     return "" if why_not is None else str(why_not)
+
+
+SEARCHES = Shown("searches", SearchForm, search_lines)
+"""Tables of configurations; ``table_of`` makes one."""

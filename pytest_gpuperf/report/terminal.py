@@ -10,14 +10,11 @@ from typing import TypeAlias
 
 import pytest
 
-from pytest_gpuperf.report.curves import dip_lines
+from pytest_gpuperf.report.curves import CURVES
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.host_lines import host_lines
-from pytest_gpuperf.report.matrices import matrix_lines, slow_lines
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.overview import Overview, smoke_lines
-from pytest_gpuperf.report.profiles import profile_lines
-from pytest_gpuperf.report.searches import search_lines
 from pytest_gpuperf.report.table import Line, expectation_lines, skip_lines, unchecked_lines, verdict_table
 from pytest_gpuperf.report.verdict_line import VerdictCommands
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -79,18 +76,14 @@ class Summary:
             return verdict_table(verdicts, width=width)
         encoding = getattr(sys.__stdout__, "encoding", None) or "ascii"
         ascii_only = not encoding.lower().startswith("utf")
-        return Overview(verdicts, self._commands, self._findings.curves, width, ascii_only).lines()
+        return Overview(verdicts, self._commands, self._findings.shown.of(CURVES), width, ascii_only).lines()
 
     def _print(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
         # A pipe or a file has no width: what is grepped there must be whole.
         width = config.get_terminal_writer().fullwidth if terminalreporter.isatty else None
         lines = [
             *self._figures(width, verbose=config.get_verbosity() > 0),
-            *dip_lines(self._findings.curves),
-            *matrix_lines(self._findings.matrices),
-            *slow_lines(self._findings.matrices),
-            *profile_lines(self._findings.profiles),
-            *search_lines(self._findings.searches),
+            *self._findings.shown.lines(),
             *expectation_lines(self._findings.verdicts),
             *host_lines(self._findings.verdicts, fold=config.get_verbosity() < 1),
             *unchecked_lines(self._findings.unchecked),

@@ -62,4 +62,4 @@ def _cure(verdict: Verdict) -> str:
         case Reason.OPEN:
             return "its launches differ too much: run on a quieter machine, or time a longer step"
         case _:
-            return "the run was interrupted before other launches decided: let it end"
+            return "no later launch decided: let the run end; a run without races makes none"

@@ -11,11 +11,11 @@ import pytest
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.fixtures.checks import Checks
 from pytest_gpuperf.markers import scope_of
-from pytest_gpuperf.report.curves import curve_properties
-from pytest_gpuperf.report.matrices import matrix_properties
+from pytest_gpuperf.report.curves import CURVES, curve
+from pytest_gpuperf.report.matrices import MATRICES, show_matrix
 from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY
-from pytest_gpuperf.report.searches import search_properties
+from pytest_gpuperf.report.searches import SEARCHES, table_of
 from pytest_gpuperf.report.table import rank_verdicts
 from pytest_gpuperf.report.verdict_line import VerdictCommands, describe
 from pytest_gpuperf.run.body_hash import body_hash
@@ -132,9 +132,11 @@ class Concluding:
         """Has reports show the test's curves, matrices and searches, also of a body that failed."""
         launch = launch_of(item)
         if launch.number == 1 and not self._smoke:  # what smoke times is noise
-            item.user_properties += curve_properties(launch.identity, checks.sweeps)
-            item.user_properties += matrix_properties(launch.identity, checks.matrices)
-            item.user_properties += search_properties(launch.identity, checks.searches)
+            test = launch.identity
+            item.user_properties += CURVES.carry(curve(test, sweep) for sweep in checks.sweeps)
+            matrices = checks.matrices.items()
+            item.user_properties += MATRICES.carry(show_matrix(test, name, one) for name, one in matrices)
+            item.user_properties += SEARCHES.carry(table_of(test, search) for search in checks.searches)
 
     def _keep_fresh(self, item: pytest.Function, test: str, metrics: dict[str, Metric]) -> None:
         __tracebackhide__ = True

@@ -24,9 +24,11 @@ from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.interrupted import Interrupted
+from pytest_gpuperf.report.kinds import KINDS
 from pytest_gpuperf.report.progress import Measuring, Progress
 from pytest_gpuperf.report.results_file import ResultsFile
 from pytest_gpuperf.report.run_journal import Head, RunJournal
+from pytest_gpuperf.report.shown import Shown
 from pytest_gpuperf.report.terminal import Reported, Summary
 from pytest_gpuperf.run.choosing import Choosing
 from pytest_gpuperf.run.concluding import Concluding
@@ -109,6 +111,7 @@ class Session:
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         reports = not is_worker(config) and (judged is None or judged.reports)
         gathers = options.results is not None or any(config.hook.pytest_gpuperf_needs_results(config=config))
+        kinds = (*KINDS, *(kind for added in config.hook.pytest_gpuperf_shows() for kind in added))
         supply = RankSupply(nodes, options, host, leasing, launch)
         ranks = CurrentRanks(supply, nodes, options, packing, launch)
         return cls(
@@ -141,8 +144,8 @@ class Session:
                 lambda: [line for lines in config.hook.pytest_gpuperf_closing_lines(config=config) for line in lines],
             ),
             seen=seen,
-            findings=Findings(),
-            results=_results(options, machine) if reports and gathers else None,
+            findings=Findings(kinds),
+            results=_results(options, machine, kinds) if reports and gathers else None,
             journal=_journal(options.results, config, machine) if reports and options.results is not None else None,
             choosing=Choosing(ranks, console.print_line),
             launches=1 if judged is None else judged.launches,
@@ -284,9 +287,9 @@ def _judging(config: pytest.Config, options: Options, launch: CurrentLaunch, mac
     return judge_of(machine, options.policy, lambda: launch.software, expects, strict=options.strict_baselines)
 
 
-def _results(options: Options, machine: Machine) -> ResultsFile:
+def _results(options: Options, machine: Machine, kinds: Sequence[Shown]) -> ResultsFile:
     topology = functools.partial(_topology, machine)
-    return ResultsFile(options.results, machine.key, machine.match, topology, smoke=options.smoke)
+    return ResultsFile(options.results, machine.key, machine.match, topology, kinds=kinds, smoke=options.smoke)
 
 
 def _journal(path: Path, config: pytest.Config, machine: Machine) -> RunJournal:

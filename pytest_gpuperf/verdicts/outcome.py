@@ -87,7 +87,7 @@ class Reason(Enum):
     STALE = "stale"
     """Missing: the record is of another test body, unit, direction or clock."""
     SUSPECT = "suspect"
-    """Undecided: worse in the first launch, and the run ended before anything decided."""
+    """Undecided: worse in the first launch, and no later launch decided."""
     BUDGET = "budget"
     """Undecided: the race had no time left."""
     OPEN = "open"

@@ -28,9 +28,9 @@ def test_a_commit_is_found_by_what_names_it(folder: Path) -> None:
     repository = Repository.of(folder)
     head = checkouts.git(folder, "rev-parse", "HEAD")
     assert repository.resolve("HEAD") == repository.resolve("main") == repository.resolve(head[:8]) == head
-    assert repository.commit_exists("HEAD~1")
-    assert not repository.commit_exists("HEAD~2")
-    assert not repository.commit_exists("--all")
+    for other in ("HEAD~2", "--all"):
+        with pytest.raises(CannotRace):
+            repository.resolve(other)
     assert repository.subject("HEAD~1") == "The first"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuperf.features.everywhere.hostlist import openmpi_names, slurm_names
 from pytest_gpuperf.features.everywhere.launcher import (
     LAUNCHERS,
     LauncherError,
@@ -14,6 +13,7 @@ from pytest_gpuperf.features.everywhere.launcher import (
     without_launcher,
 )
 from pytest_gpuperf.features.everywhere.settings import Settings
+from pytest_gpuperf.hardware.hostlist import openmpi_names, slurm_names
 from tests.everywhere.examples import OPENMPI, PET, PYTORCHJOB, SLURM, TORCHRUN, settings
 
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from pytest_gpuperf.baselines.plain import plain
 from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo, MetricBaseline, TestBaseline
+from pytest_gpuperf.features import list_shown
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.topology import Path, Topology
 from pytest_gpuperf.report.ran import Ran
@@ -142,7 +144,8 @@ def results(
     ran: Iterable[Ran] = (),
     **more: Any,
 ) -> Results:
-    """Return the results of one launch that came to these verdicts."""
+    """Return the results of one launch that came to these verdicts, and that shows these values of each kind."""
+    shown = {kind.name: tuple(plain(more.pop(kind.name))) for kind in list_shown() if kind.name in more}
     info = LaunchInfo(at, "c0ffee" * 6 + "cafe", "gpu-a", environment or {"torch": "2.11.0", "NCCL_ALGO": "Ring"})
     tests: dict[str, TestBaseline] = {}
     for verdict in verdicts:
@@ -151,4 +154,4 @@ def results(
         before = tests.get(verdict.test, TestBaseline("hash", {}))
         tests[verdict.test] = replace(before, metrics={**before.metrics, verdict.metric_name: metric})
     candidate = Baselines(key, {}, {"l": info} if verdicts else {}, tests)
-    return Results(candidate, tuple(verdicts), (), ran=tuple(ran), **more)
+    return Results(candidate, tuple(verdicts), (), ran=tuple(ran), shown=shown, **more)

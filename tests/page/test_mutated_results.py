@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.baselines.results import ResultsError
+from pytest_gpuperf.features import list_shown
 from pytest_gpuperf.features.github.pull_request import comment_of
 from pytest_gpuperf.features.page import html
 from pytest_gpuperf.features.page.content import Content
@@ -82,7 +83,7 @@ def mutated(data: Any, path: tuple[str | int, ...], value: Any) -> Any:
 def outcome(path: Path, *, comments: bool) -> str:
     """Return what becomes of a file of results: drawn, refused, or the error that nobody should see."""
     try:
-        html.html(Content([Run("run", load(path))]))
+        html.html(Content([Run("run", load(path, list_shown()))]))
         if comments:
             comment_of(path)
     except ResultsError as error:

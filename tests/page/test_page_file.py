@@ -9,8 +9,9 @@ import pytest
 
 from pytest_gpuperf.__main__ import main
 from pytest_gpuperf.baselines.json_files import update
-from pytest_gpuperf.baselines.plain import plain
+from pytest_gpuperf.baselines.plain import plain, read
 from pytest_gpuperf.report.results_file import Raced, load, write
+from pytest_gpuperf.traces.profile import Profile
 from tests.page.examples import (
     CURVE,
     KEY,
@@ -87,7 +88,7 @@ def test_profiles_and_topology_are_read_as_they_were_written() -> None:
     write(Path("r.json"), whole)
     found = load(Path("r.json"))
     assert found.topology == TOPOLOGY
-    assert found.profiles == (PROFILE,)
+    assert [read(Profile, one, "profile") for one in found.shown["profiles"]] == [PROFILE]
 
 
 def test_what_a_run_came_to_as_a_whole_is_read_as_it_was_written() -> None:
@@ -117,7 +118,7 @@ def test_the_properties_of_a_test_are_read_as_they_were_written() -> None:
     ("key", "broken", "problem"),
     [
         ("topology", {"gpus": ["a"], "paths": [{"first": 0, "second": 3, "label": "NV18"}]}, "paths name GPUs [0, 3]"),
-        ("profiles", [{"test": "t", "arm": "a"}], "file.profiles[0]: got ['arm', 'test'], expected a key 'file'"),
+        ("profiles", [{"test": "t", "arm": "a"}], "file.shown.profiles[0]: got ['arm', 'test'], expected a key 'file'"),
         (
             "profiles",
             [{**PLAIN, "lanes": [{"rank": 0, "kind": "copy", "track": "t", "intervals": [[0.0, 1e300, "n"]]}]}],
@@ -126,14 +127,14 @@ def test_the_properties_of_a_test_are_read_as_they_were_written() -> None:
         (
             "curves",
             [CURVE, {**CURVE, "seconds": [1e-5]}],
-            "file.curves[1]: got [10, 1, 10, 10] sizes, seconds, quartiles and bandwidths, expected as many of each",
+            "shown.curves[1]: got [10, 1, 10, 10] sizes, seconds, quartiles and bandwidths, expected as many of each",
         ),
-        ("curves", [{**CURVE, "half_size": 0.0}], "file.curves[0].half_size: got 0.0, expected a number above 0"),
-        ("matrices", [{**MATRIX, "rows": [[None, 1.0]]}], "file.matrices[0]: matrix has rows of [2] metrics"),
+        ("curves", [{**CURVE, "half_size": 0.0}], "file.shown.curves[0].half_size: got 0.0, expected a number above 0"),
+        ("matrices", [{**MATRIX, "rows": [[None, 1.0]]}], "file.shown.matrices[0]: matrix has rows of [2] metrics"),
         (
             "searches",
             [{**SEARCH, "trials": [SEARCH["trials"][-1]]}],
-            "file.searches[0]: got 1 trials without seconds, expected one at least that ran",
+            "file.shown.searches[0]: got 1 trials without seconds, expected one at least that ran",
         ),
         ("summary", {**SUMMARY, "rows": [["a"]]}, "file.summary.rows[0]: got ['a'], expected more values"),
     ],
@@ -142,7 +143,8 @@ def test_a_part_that_makes_no_sense_is_refused(
     key: str, broken: object, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = json.loads(Path(stored("r.json")).read_text())
-    Path("r.json").write_text(json.dumps({**data, key: broken}))
+    changed = {key: broken} if key in ("topology", "summary") else {"shown": {key: broken}}
+    Path("r.json").write_text(json.dumps({**data, **changed}))
     assert main(["report", "r.json"]) == 1
     assert problem in capsys.readouterr().err
 

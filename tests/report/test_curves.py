@@ -1,22 +1,14 @@
-"""Curves of sweeps: what of them travels, and the lines that name their dips."""
+"""Curves of sweeps in results, and the lines that name their dips."""
 
 import json
 
-from pytest_gpuperf.report.curves import curve, curve_properties, curves_of, dip_lines
+from pytest_gpuperf.report.curves import curve, dip_lines
 from pytest_gpuperf.report.table import Line
 from tests.figures.test_sweep import swept
-from tests.report.examples import report
 
 MIB = 2**20
 SEEN = swept([1e-6, 9e-6, 4e-6, 8e-6], [MIB, 2 * MIB, 4 * MIB, 8 * MIB])
 FLAT = swept([5e-6] * 4, [MIB, 2 * MIB, 4 * MIB, 8 * MIB])
-
-
-def test_a_curve_comes_back_from_the_report_that_carries_it() -> None:
-    carried = report(user_properties=[*curve_properties("t.py::test_a", [SEEN, FLAT]), ("gpuperf", "x")])
-    assert curves_of(carried) == [curve("t.py::test_a", SEEN), curve("t.py::test_a", FLAT)]
-    assert curve_properties("t.py::test_a", []) == []
-    assert curves_of(report(user_properties=[])) == []
 
 
 def test_a_rate_without_end_is_null_for_json_has_no_infinity() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.report.findings import Failure, Findings, Place
+from pytest_gpuperf.report.findings import Failure, Findings
+from pytest_gpuperf.report.place import Place
 from pytest_gpuperf.report.properties import PROPERTY, unchecked_properties, verdict_properties
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from tests.report.examples import SAME, SKIPPED, UNJUDGED, report

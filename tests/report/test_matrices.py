@@ -1,17 +1,12 @@
 """Matrices in the terminal."""
 
 from pytest_gpuperf.figures.matrix import Matrix
-from pytest_gpuperf.report.matrices import matrices_of, matrix, matrix_lines, matrix_properties, slow_lines
+from pytest_gpuperf.report.matrices import matrix, matrix_lines, show_matrix, slow_lines
 from tests.page.examples import MATRIX
-from tests.report.examples import report
 
 
-def test_matrices_travel_with_a_report() -> None:
-    table = matrix(MATRIX)
-    properties = matrix_properties(MATRIX["test"], {"pairs": table})
-    (found,) = matrices_of(report(user_properties=properties))
-    assert (found["test"], found["name"], matrix(found)) == (MATRIX["test"], "pairs", table)
-    assert matrix_properties("t", {}) == []
+def test_a_matrix_is_the_same_once_it_was_shown() -> None:
+    assert show_matrix(MATRIX["test"], "pairs", matrix(MATRIX)) == {**MATRIX, "names": []}
 
 
 def test_a_small_matrix_is_a_table_that_marks_slow_pairs() -> None:
@@ -23,13 +18,13 @@ def test_a_small_matrix_is_a_table_that_marks_slow_pairs() -> None:
         "    2      386      388        -",
     ]
     large = Matrix.of([[None if row == column else 1.0 for column in range(9)] for row in range(9)], "s", "lower")
-    assert matrix_lines(matrices_of(report(user_properties=matrix_properties("t", {"m": large})))) == []
+    assert matrix_lines([show_matrix("t", "m", large)]) == []
 
 
 def test_a_matrix_of_hosts_has_their_names() -> None:
     rows = [[None, 40e9, 40e9], [40e9, None, 20e9], [40e9, 20e9, None]]
     hosts = Matrix.of(rows, "B/s", "higher", ["gpu-a", "gpu-b", "10.144.12.107"])
-    carried = matrices_of(report(user_properties=matrix_properties("t", {"hosts": hosts})))
+    carried = [show_matrix("t", "hosts", hosts)]
     assert matrix(carried[0]) == hosts
     assert [line.text for line in matrix_lines(carried)] == [
         "t hosts, GB/s from host (row) to host (column), * is slow:",
@@ -49,9 +44,7 @@ def test_slow_pairs_are_named() -> None:
         f"slow pairs: {MATRIX['test']} pairs: 1 to 2 at 232.0 GB/s, 39.9 % worse; the median is 386.0 GB/s"
     )
     rows = [[None if row == column else (2.0 if row == 0 else 1.0) for column in range(8)] for row in range(8)]
-    carried = matrices_of(report(user_properties=matrix_properties("t", {"m": Matrix.of(rows, "s", "lower")})))
+    carried = [show_matrix("t", "m", Matrix.of(rows, "s", "lower"))]
     assert "and 3 pairs more" in slow_lines(carried)[0].text
-    even = matrices_of(
-        report(user_properties=matrix_properties("t", {"m": Matrix.of([[None, 1.0], [1.0, None]], "s", "lower")}))
-    )
-    assert slow_lines(even) == []
+    even = Matrix.of([[None, 1.0], [1.0, None]], "s", "lower")
+    assert slow_lines([show_matrix("t", "m", even)]) == []

@@ -13,10 +13,14 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuperf.baselines.plain import plain
+from pytest_gpuperf.features.profiling.lines import PROFILES
+from pytest_gpuperf.report.curves import CURVES
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
-from pytest_gpuperf.report.profiles import profile_properties
-from pytest_gpuperf.report.properties import carrying, unchecked_properties, verdict_properties
+from pytest_gpuperf.report.matrices import MATRICES
+from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
 from pytest_gpuperf.report.run_journal import RunJournalError, read_journal
+from pytest_gpuperf.report.searches import SEARCHES
 from pytest_gpuperf.traces.profile import Profile
 from tests.page.examples import CURVE, KEY, MATRIX, SEARCH
 from tests.report.examples import SAME
@@ -30,10 +34,10 @@ def report(when: str = "call", **more: Any) -> dict[str, Any]:
     properties = [
         *verdict_properties([SAME]),
         *unchecked_properties(["energy"]),
-        *carrying("gpuperf_curves", [CURVE]),
-        *carrying("gpuperf_matrices", [MATRIX]),
-        *carrying("gpuperf_searches", [SEARCH]),
-        *profile_properties([Profile("t.py::test_a", "measure", "trace.json")]),
+        *CURVES.carry([CURVE]),
+        *MATRICES.carry([MATRIX]),
+        *SEARCHES.carry([SEARCH]),
+        *PROFILES.carry([plain(Profile("t.py::test_a", "measure", "trace.json"))]),
         ("gpuperf_candidate", json.dumps({"no": "baselines"})),
     ]
     kept = properties[:-1] if when == "call" else []

@@ -1,14 +1,11 @@
 """Profiles in reports and in the summary."""
 
 import dataclasses
-from types import SimpleNamespace
-from typing import cast
-
-import pytest
 
 from pytest_gpuperf.baselines.plain import plain
-from pytest_gpuperf.report.profiles import profile_lines, profile_properties, profiles_of
+from pytest_gpuperf.features.profiling.lines import PROFILES, profile_lines
 from pytest_gpuperf.traces.profile import Lane, Profile, RankTimes
+from tests.report.examples import report
 
 PROFILE = Profile(
     test="test_it.py::test_x[2ranks]",
@@ -22,20 +19,19 @@ PROFILE = Profile(
 
 
 def lines(*profiles: Profile) -> list[str]:
-    return [line.text for line in profile_lines(profiles)]
+    return [line.text for line in profile_lines(plain(profiles))]
 
 
 def test_a_profile_travels_with_the_report_as_it_is_documented() -> None:
-    report = cast(pytest.TestReport, SimpleNamespace(user_properties=[("x", "y"), *profile_properties([PROFILE])]))
-    (found,) = profiles_of(report)
-    assert found == PROFILE
-    assert plain(found)["lanes"] == [
+    (found,) = PROFILES.read(report(user_properties=[("x", "y"), *PROFILES.carry([plain(PROFILE)])]))
+    assert found == plain(PROFILE)
+    assert found["lanes"] == [
         {"rank": 0, "kind": "compute", "track": "stream 7", "intervals": [[0.0, 3e-3, "gemm"]]},
     ]
 
 
-def test_without_profiles_a_report_carries_nothing_and_the_summary_says_nothing() -> None:
-    assert (profile_properties([]), lines()) == ([], [])
+def test_without_profiles_the_summary_says_nothing() -> None:
+    assert lines() == []
 
 
 def test_the_summary_has_what_is_exposed_beside_the_overlaps_own_figure() -> None:

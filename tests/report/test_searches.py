@@ -1,22 +1,19 @@
 """Tables of configurations in the terminal and in reports."""
 
 from pytest_gpuperf.figures.search import DoesNotFit, Infeasible, Search, Trial
-from pytest_gpuperf.report.searches import search_lines, search_properties, searches_of, table_of
+from pytest_gpuperf.report.searches import search_lines, table_of
 from tests.figures.test_search import ran
 from tests.page.examples import SEARCH
-from tests.report.examples import report
 
 
-def test_tables_travel_with_a_report() -> None:
+def test_a_table_has_the_trials_that_ran_first() -> None:
     found = Search("degrees", (ran("a", 1.0, 5, 4), Trial("b", {}, why_not=Infeasible("no"))), tokens=10.0)
-    (table,) = searches_of(report(user_properties=search_properties("t", [found])))
-    assert table == table_of("t", found)
+    table = table_of("t", found)
     assert table["world_size"] == 2
     assert [(row["name"], row["seconds"], row["rate"], row["peak_bytes"]) for row in table["trials"]] == [
         ("a", 1.0, 10.0, 5),
         ("b", None, None, None),
     ]
-    assert search_properties("t", []) == []
 
 
 def test_a_table_is_sorted_marked_and_has_the_reasons() -> None:

@@ -19,7 +19,7 @@ from tests.report.examples import SAME
             "it could not race: no git; install it; or record these GPUs with --update-baselines=append",
         ),
         (Reason.OPEN, "its launches differ too much: run on a quieter machine, or time a longer step"),
-        (Reason.SUSPECT, "the run was interrupted before other launches decided: let it end"),
+        (Reason.SUSPECT, "no later launch decided: let the run end; a run without races makes none"),
     ],
 )
 def test_undecided_figures_are_one_line_with_each_cure_once(reason: Reason, cure: str) -> None:

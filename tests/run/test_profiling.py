@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_gpuperf.features.profiling.lines import PROFILES
 from pytest_gpuperf.features.profiling.profiler import ProfileWarning, Profiling, file_name
 from pytest_gpuperf.fixtures.checks import Measured
 from pytest_gpuperf.ranks.failures import RankDied
-from pytest_gpuperf.report.profiles import PROFILES_PROPERTY
 from pytest_gpuperf.timing.profiling import STEPS, WARMUP_STEPS
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.traces.rank_trace import RankTrace
@@ -75,7 +75,7 @@ def item() -> pytest.Item:
 
 
 def profiles(item: pytest.Item) -> list[dict[str, Any]]:
-    (carried,) = [value for name, value in item.user_properties if name == PROFILES_PROPERTY]
+    (carried,) = [value for name, value in item.user_properties if name == PROFILES.where]
     found: list[dict[str, Any]] = json.loads(str(carried))
     return found
 
@@ -227,7 +227,7 @@ def test_a_whole_run_is_profiled_after_it_has_measured(tmp_path: Path) -> None:
         assert since == ["True"] * STEPS + ["False"] * WARMUP_STEPS + ["True"] * STEPS
         assert len(looked_at) - len(since) > WARMUP_STEPS, "the profiler ran before the test had measured"
 
-    found = json.loads((folder / "r.json").read_text())["profiles"]
+    found = json.loads((folder / "r.json").read_text())["shown"]["profiles"]
     written = [one["file"] for one in found if one["file"]]
     assert len({*written}) == len(written) == 9
     assert sorted(written) == sorted(f"out/{path.name}" for path in (folder / "out").iterdir())

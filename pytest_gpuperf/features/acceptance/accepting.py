@@ -86,7 +86,7 @@ def _accept(wanted: Wanted, machine: Machine, root: Path, folder: Path) -> tuple
         every += [] if interrupted is None else [interrupted]
         partial = f"interrupted in {selected[number].name}"
     results = _join(every, machine)
-    seen = Seen(results.verdicts, results.ran, findings, results.matrices, len(machine.gpus), failed)
+    seen = Seen(results.verdicts, results.ran, findings, results.shown.get("matrices", ()), len(machine.gpus), failed)
     acceptance = judge_acceptance(seen, partial)
     return acceptance, replace(results, summary=document(acceptance))
 

@@ -12,7 +12,7 @@ from typing import Self
 
 from pytest_gpuperf.features.acceptance.command import Wanted
 from pytest_gpuperf.features.acceptance.phases import run
-from pytest_gpuperf.features.everywhere.hostlist import slurm_names
+from pytest_gpuperf.hardware.hostlist import slurm_names
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.results_file import write
 from pytest_gpuperf.suites_command import suites_command

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from pytest_gpuperf.features.everywhere.hostlist import openmpi_names, slurm_names
+from pytest_gpuperf.hardware.hostlist import openmpi_names, slurm_names
 
 
 class LauncherError(Exception):

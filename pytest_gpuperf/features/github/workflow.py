@@ -13,8 +13,8 @@ import pytest
 
 from pytest_gpuperf.features.github.markdown import markdown
 from pytest_gpuperf.report.annotation import Annotation
-from pytest_gpuperf.report.findings import Place
 from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.place import Place
 from pytest_gpuperf.report.table import rank_verdicts
 from pytest_gpuperf.report.terminal import Reported
 from pytest_gpuperf.report.verdict_line import describe

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from pytest_gpuperf.baselines.differences import differing
+from pytest_gpuperf.baselines.plain import read
 from pytest_gpuperf.baselines.schema import Baselines, MetricBaseline
 from pytest_gpuperf.features.page.charts import Curve, Square, Table, curve, square, table
 from pytest_gpuperf.features.page.facts import MOVED, facts, points_of, why_not_judged
@@ -145,7 +146,7 @@ class Content:
         """The sweeps of the newest run that has them."""
         newest: dict[tuple[str, str], tuple[Run, Mapping[str, Any]]] = {}
         for run in self.runs:
-            for told in run.results.curves:
+            for told in run.results.shown.get("curves", ()):
                 newest.setdefault((run.key, str(told["test"])), (run, told))
         return [curve(number, run, told) for number, (run, told) in enumerate(newest.values())]
 
@@ -154,7 +155,7 @@ class Content:
         """The matrices of the newest run that has them."""
         newest: dict[tuple[str, str, str], Mapping[str, Any]] = {}
         for run in self.runs:
-            for told in run.results.matrices:
+            for told in run.results.shown.get("matrices", ()):
                 newest.setdefault((run.key, str(told["test"]), str(told["name"])), told)
         return [square(told) for told in newest.values()]
 
@@ -163,7 +164,8 @@ class Content:
         """The profiled steps of the newest run that has them."""
         newest: dict[tuple[str, str, str], Profile] = {}
         for run in self.runs:
-            for profile in run.results.profiles:
+            for told in run.results.shown.get("profiles", ()):
+                profile = read(Profile, told, "profile")
                 newest.setdefault((run.key, profile.test, profile.arm), profile)
         return timelines(list(newest.values()))
 
@@ -182,7 +184,7 @@ class Content:
         """The searches of the newest run that has them."""
         newest: dict[tuple[str, str, str], Mapping[str, Any]] = {}
         for run in self.runs:
-            for told in run.results.searches:
+            for told in run.results.shown.get("searches", ()):
                 newest.setdefault((run.key, str(told["test"]), str(told["name"])), told)
         return [table(number, told) for number, told in enumerate(newest.values())]
 

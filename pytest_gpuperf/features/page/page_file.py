@@ -11,6 +11,7 @@ from pytest_gpuperf.baselines import json_files
 from pytest_gpuperf.baselines.results import ResultsError
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.baselines.storage import storage_at
+from pytest_gpuperf.features import list_shown
 from pytest_gpuperf.features.page.content import Content
 from pytest_gpuperf.features.page.history import History, history
 from pytest_gpuperf.features.page.run import Run
@@ -99,7 +100,8 @@ def page_of_files(path: Path, files: Sequence[Path], baselines: Path) -> list[st
     if len(set(files)) < len(files):
         twice = next(file for file in files if files.count(file) > 1)
         raise ResultsError(twice, "it is given twice", "name each file once")
-    write_page(path, [(name, load(file)) for name, file in zip(names, files, strict=True)], baselines)
+    kinds = list_shown()
+    write_page(path, [(name, load(file, kinds)) for name, file in zip(names, files, strict=True)], baselines)
     return [f"page of {len(files)} run{'s' if len(files) > 1 else ''} written to {path}"]
 
 

@@ -11,6 +11,7 @@ import pytest
 from pytest_gpuperf.options import is_worker, runs_tests
 
 if TYPE_CHECKING:
+    from pytest_gpuperf.report.shown import Shown
     from pytest_gpuperf.run.session import Session
 
 FOLDER = "gpuperf-profiles"
@@ -40,6 +41,13 @@ def pytest_gpuperf_writes(config: pytest.Config) -> Sequence[Path]:
     """Returns the folder of the traces."""
     folder = folder_of(config)
     return [] if folder is None else [folder]
+
+
+def pytest_gpuperf_shows() -> Sequence[Shown]:
+    """Returns the profiles."""
+    from pytest_gpuperf.features.profiling.lines import PROFILES
+
+    return [PROFILES]
 
 
 def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuperf.baselines.plain import plain
+from pytest_gpuperf.features.profiling.lines import PROFILES
 from pytest_gpuperf.fixtures.checks import Checks, Measured
 from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.profiles import profile_properties
 from pytest_gpuperf.report.units import format_bytes
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.launches import launch_of
@@ -87,7 +88,7 @@ class Profiling:
         for profile in found:
             if profile.problem:
                 _warn(item, f"{test}: {profile.arm} could not be profiled: {profile.problem}")
-        item.user_properties += profile_properties(_with_few_intervals(found))
+        item.user_properties += PROFILES.carry(plain(_with_few_intervals(found)))
 
     def _profile(self, test: str, arm: str, world_size: int, one: Measured) -> Profile:
         from pytest_gpuperf.timing.profiling import STEPS, profile_steps  # loads torch, as the test has

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,29 +13,17 @@ import pytest
 from pytest_gpuperf import hooks
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.schema import Baselines
-from pytest_gpuperf.features import modules
+from pytest_gpuperf.features import list_shown, modules
 from pytest_gpuperf.report.commands import Commands
-from pytest_gpuperf.report.curves import curves_of
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
-from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.profiles import profiles_of
 from pytest_gpuperf.report.properties import read_unchecked, verdicts_of
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile, load
 from pytest_gpuperf.report.run_journal import RunJournalError, Told, journal_of, read_journal
-from pytest_gpuperf.report.searches import searches_of
+from pytest_gpuperf.report.shown import Shown
 from pytest_gpuperf.report.terminal import Reported, Summary
 from pytest_gpuperf.report.units import format_count
-
-_READERS: tuple[Callable[[pytest.TestReport], object], ...] = (
-    verdicts_of,
-    read_unchecked,
-    curves_of,
-    matrices_of,
-    profiles_of,
-    searches_of,
-)
 
 KILLED = "the run was killed while this test was running: look for a job timeout, or for the system's out of memory"
 
@@ -59,11 +47,12 @@ def recover(results: Path, junit: Path | None) -> tuple[list[str], bool]:
         load(results)
         return [f"the run ended by itself: {results} is whole"], True
     kept = read_journal(path)
-    file = ResultsFile(results, kept.head.hardware_key, kept.head.match)
-    findings = Findings()
+    kinds = list_shown()
+    file = ResultsFile(results, kept.head.hardware_key, kept.head.match, kinds=kinds)
+    findings = Findings(kinds)
     commands = Commands(Path(kept.head.rootpath), Path.cwd(), kept.head.gpus)
     rootpath = Path(kept.head.rootpath)
-    replay = _Replay(kept, file)
+    replay = _Replay(kept, file, kinds)
     plugins = [
         replay,
         file,
@@ -123,9 +112,10 @@ class _Reports:
 class _Replay:
     """A run that logs the reports of another one, and collects nothing."""
 
-    def __init__(self, kept: Told, file: ResultsFile) -> None:
+    def __init__(self, kept: Told, file: ResultsFile, kinds: Sequence[Shown]) -> None:
         self._kept = kept
         self._file = file
+        self._kinds = kinds
         self.broken = 0
         """Reports that cannot be read, beside the journal's broken lines."""
 
@@ -153,8 +143,10 @@ class _Replay:
 
     def _read(self, report: pytest.TestReport) -> None:
         """Read all that the reporters read of a report, so that none of them meets what it cannot read."""
-        for values_of in _READERS:
-            values_of(report)
+        verdicts_of(report)
+        read_unchecked(report)
+        for kind in self._kinds:
+            kind.read(report)
         for name, value in report.user_properties:
             if name == CANDIDATE_PROPERTY:
                 Baselines.from_json(json.loads(str(value)), "journal", self._kept.head.hardware_key)
