@@ -66,8 +66,10 @@ class Session:
     storage: Storage
     ranks: CurrentRanks
     launch: CurrentLaunch
+    judge: Judge | None
+    """Holds figures against the baselines; None if nothing does."""
     judging: Judging | None
-    """None if figures are only shown."""
+    """The judge, or what judges or keeps figures in its place; None if they are only shown."""
     concluding: Concluding
     summary: SummaryLines
     seen: SeenTests
@@ -107,7 +109,8 @@ class Session:
         packing = Packing(root, nodes.lacks)
         storage = storage_at(options.baselines)
         launch = _launch(config, options, nodes, on_cpus=judged is not None and judged.on_cpus)
-        judging = _judging(config, options, launch, machine) if judged is None else judged.by
+        judge = _judge(config, options, launch, machine) if judged is None else None
+        judging = judge if judged is None else judged.by
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         reports = not is_worker(config) and (judged is None or judged.reports)
         gathers = options.results is not None or any(config.hook.pytest_gpuperf_needs_results(config=config))
@@ -125,6 +128,7 @@ class Session:
             storage=storage,
             ranks=ranks,
             launch=launch,
+            judge=judge,
             judging=judging,
             concluding=Concluding(
                 machine.key,
@@ -149,7 +153,7 @@ class Session:
             journal=_journal(options.results, config, machine) if reports and options.results is not None else None,
             choosing=Choosing(ranks, console.print_line),
             launches=1 if judged is None else judged.launches,
-            reads_baselines=isinstance(judging, Judge) if judged is None else judged.reads,
+            reads_baselines=judge is not None if judged is None else judged.reads,
             reports=reports,
         )
 
@@ -188,8 +192,8 @@ class Session:
         if stored is not None:
             stored.require(self.machine.match, self.storage.where(key))
             self.summary.stored = frozenset(stored.tests)
-        if isinstance(self.judging, Judge):
-            self.judging.load(stored, tests)
+        if self.judge is not None:
+            self.judge.load(stored, tests)
 
     @property
     def capacity(self) -> Capacity:
@@ -279,7 +283,7 @@ def _launch(config: pytest.Config, options: Options, nodes: RunNodes, *, on_cpus
     )
 
 
-def _judging(config: pytest.Config, options: Options, launch: CurrentLaunch, machine: Machine) -> Judging | None:
+def _judge(config: pytest.Config, options: Options, launch: CurrentLaunch, machine: Machine) -> Judge | None:
     """What judges the figures by baselines; None if nothing is measured."""
     if not launch.measured:
         return None

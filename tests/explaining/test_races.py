@@ -130,9 +130,9 @@ class World:
 
 def rule() -> Undoing:
     """The real one, for a figure of 80 whose record has 100."""
-    found = judge_of(STEADY).find_move(verdict_of(80.0))
+    found = Undoing.of(judge_of(STEADY), verdict_of(80.0))
     assert found is not None
-    return Undoing(found)
+    return found
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,8 @@ class MadeUp(Undoing):
 
 def made_up(found: Mapping[int, Explained], suffices: Mapping[int, bool]) -> MadeUp:
     """By numbers of launches."""
-    return MadeUp(rule().moved, found, suffices)
+    real = rule()
+    return MadeUp(real.rule, real.history, real.gained, found, suffices)
 
 
 def only(explanation: Explanation | None) -> Explanation:

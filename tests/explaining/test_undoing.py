@@ -18,9 +18,9 @@ RECORDED = 100.0
 def undoing(change: float) -> Undoing:
     """The rule for a figure that moved by so much, above 0 is better."""
     verdict = verdict_of(RECORDED * (1 + change))
-    found = judge_of(STEADY).find_move(verdict)
+    found = Undoing.of(judge_of(STEADY), verdict)
     assert found is not None
-    return Undoing(found)
+    return found
 
 
 def logs(*values: float) -> list[float]:
@@ -79,14 +79,14 @@ def test_fewer_variables_suffice_if_they_do_the_same(change: float, fewer: float
 
 def test_only_figures_that_moved_from_a_record_are_explained() -> None:
     judge = judge_of(STEADY)
-    assert judge.find_move(verdict_of(100.0)) is None
-    assert judge.find_move(verdict_of(100.0, None)) is None
+    assert Undoing.of(judge, verdict_of(100.0)) is None
+    assert Undoing.of(judge, verdict_of(100.0, None)) is None
     assert verdict_of(110.0).outcome is Outcome.IMPROVED
-    found = judge.find_move(verdict_of(110.0))
+    found = Undoing.of(judge, verdict_of(110.0))
     assert found is not None
     assert found.gained
     asked = verdict_of(90.0).leave_undecided(Reason.ASKED)
-    assert judge.find_move(asked) is None
+    assert Undoing.of(judge, asked) is None
 
 
 def answer(names: Sequence[str], needed: set[str]) -> tuple[tuple[str, ...], int]:

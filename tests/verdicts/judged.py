@@ -5,8 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_gpuperf.baselines.schema import Baselines, MetricBaseline, TestBaseline
+from pytest_gpuperf.features.racing.blocks import Blocks
+from pytest_gpuperf.features.racing.suspect_judge import SuspectJudge
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.verdicts.judge import Arms, Judge
+from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -73,5 +75,5 @@ def raced(
     """What a race makes of a suspect of 90."""
     suspect = screened(judge, 90.0, **fields)
     assert (suspect.outcome, suspect.suspect) == (Outcome.UNDECIDED, True)
-    arms = Arms(metrics(*old, **fields), metrics(*present, **fields), "abc123")
-    return judge.judge_race(suspect, arms, over=over)
+    arms = Blocks(metrics(*old, **fields), metrics(*present, **fields), "abc123")
+    return SuspectJudge(judge).judge_race(suspect, arms, over=over)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuperf.features.racing.blocks import Blocks
 from pytest_gpuperf.features.racing.contest import Contest
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.verdicts.judge import Arms
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS
 from pytest_gpuperf.verdicts.rule import Policy
@@ -21,7 +21,7 @@ def raced(old: list[float], present: list[float], *, over: bool = False, **field
     contest = Contest(KEY, Policy())
     (suspect,) = contest.conclude("t.py::test", "", {"busbw": metrics(present[0], **fields)[0]})
     assert (suspect.outcome, suspect.reason) == (Outcome.UNDECIDED, Reason.SUSPECT)
-    return contest.judge_race(suspect, Arms(metrics(*old, **fields), metrics(*present, **fields), "main"), over=over)
+    return contest.judge_race(suspect, Blocks(metrics(*old, **fields), metrics(*present, **fields), "main"), over=over)
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_what_is_open_at_the_end_is_undecided() -> None:
 def test_a_race_that_runs_out_of_time_shows_both_values() -> None:
     contest = Contest(KEY, Policy())
     (suspect,) = contest.conclude("t.py::test", "", {"busbw": metrics(50.0)[0]})
-    noisy = contest.judge_stopped(suspect, Arms(metrics(100.0, 107.0), metrics(101.0, 94.0), "main"))
+    noisy = contest.judge_stopped(suspect, Blocks(metrics(100.0, 107.0), metrics(101.0, 94.0), "main"))
     assert (noisy.outcome, noisy.reason, noisy.launches) == (Outcome.UNDECIDED, Reason.BUDGET, 2)
     assert noisy.old == pytest.approx(103.4, abs=0.2)
     assert noisy.code is not None
-    plain = contest.judge_stopped(suspect, Arms(metrics(*QUIET), metrics(*(0.5 * value for value in QUIET)), "main"))
+    plain = contest.judge_stopped(suspect, Blocks(metrics(*QUIET), metrics(*(0.5 * value for value in QUIET)), "main"))
     assert (plain.outcome, plain.reason) == (Outcome.REGRESSED, None)
 
 
@@ -67,8 +67,10 @@ def test_figures_share_the_chance_of_a_false_alarm() -> None:
         (suspect,) = contest.conclude("t.py::test", "", {"busbw": metrics(94.0)[0]})
         contest._entered += others
         for blocks in range(1, MOST_BLOCKS + 1):
-            arms = Arms(metrics(*QUIET[:2] * blocks), metrics(*[0.94 * value for value in QUIET[:2] * blocks]), "main")
-            verdict = contest.judge_race(suspect, arms, over=False)
+            both = Blocks(
+                metrics(*QUIET[:2] * blocks), metrics(*[0.94 * value for value in QUIET[:2] * blocks]), "main"
+            )
+            verdict = contest.judge_race(suspect, both, over=False)
             if verdict is not None and verdict.outcome is Outcome.REGRESSED:
                 return blocks
         raise AssertionError("no race decided")

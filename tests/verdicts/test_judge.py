@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import MetricBaseline
+from pytest_gpuperf.features.racing.blocks import Blocks
+from pytest_gpuperf.features.racing.suspect_judge import SuspectJudge
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.expectations import Expects
-from pytest_gpuperf.verdicts.judge import Arms, Judge
+from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import MOST_CLEARING, Policy
@@ -119,34 +121,34 @@ def test_five_launches_on_these_gpus_place_a_figure() -> None:
 def test_launches_clear_a_suspect_and_the_first_one_counts() -> None:
     judge = judge_of(STEADY)
     suspect = screened(judge, 95.0)
-    assert judge.may_clear(suspect, [])
-    assert judge.clear(suspect, []) is None
+    assert SuspectJudge(judge).may_clear(suspect, [])
+    assert SuspectJudge(judge).clear(suspect, []) is None
     fresh: list[Metric] = []
-    while (verdict := judge.clear(suspect, fresh)) is None:
+    while (verdict := SuspectJudge(judge).clear(suspect, fresh)) is None:
         assert len(fresh) < MOST_CLEARING
         fresh += metrics(100.0)
     assert said(verdict) == (Outcome.SAME, Reason.CLEARED)
     assert verdict.launches == len(fresh) + 1
-    assert not judge.may_clear(suspect, fresh)
+    assert not SuspectJudge(judge).may_clear(suspect, fresh)
 
 
 def test_launches_that_are_as_slow_clear_nothing() -> None:
     judge = judge_of(STEADY, tests=100)
     suspect = screened(judge, 95.0)
     for count in range(1, MOST_CLEARING + 1):
-        assert judge.clear(suspect, metrics(*[95.0] * count)) is None
+        assert SuspectJudge(judge).clear(suspect, metrics(*[95.0] * count)) is None
 
 
 def test_on_other_gpus_two_launches_clear_what_the_screen_would_pass() -> None:
     judge = judge_of(STEADY, known=False)
     suspect = screened(judge, 90.0)
-    assert judge.may_clear(suspect, [])
-    assert judge.may_clear(suspect, metrics(90.0))
-    assert judge.clear(suspect, metrics(90.0, 90.0)) is None
+    assert SuspectJudge(judge).may_clear(suspect, [])
+    assert SuspectJudge(judge).may_clear(suspect, metrics(90.0))
+    assert SuspectJudge(judge).clear(suspect, metrics(90.0, 90.0)) is None
     slow = screened(judge, 96.5)
-    assert judge.may_clear(slow, metrics(96.5))
-    assert not judge.may_clear(slow, metrics(96.5, 96.5))
-    assert said(judge.clear(suspect, metrics(99.0, 99.0))) == (Outcome.SAME, Reason.CLEARED)
+    assert SuspectJudge(judge).may_clear(slow, metrics(96.5))
+    assert not SuspectJudge(judge).may_clear(slow, metrics(96.5, 96.5))
+    assert said(SuspectJudge(judge).clear(suspect, metrics(99.0, 99.0))) == (Outcome.SAME, Reason.CLEARED)
 
 
 # Figures that are only shown.
@@ -259,7 +261,7 @@ def test_a_loss_of_unchanged_code_is_the_environments(
     launches: list[float], expected: tuple[Outcome, Reason | None]
 ) -> None:
     judge = judge_of(STEADY)
-    verdict = judge.same_code(screened(judge, 90.0), metrics(*launches), "abc")
+    verdict = SuspectJudge(judge).same_code(screened(judge, 90.0), metrics(*launches), "abc")
     assert said(verdict) == expected
     assert (verdict.against, verdict.code, verdict.launches) == ("abc", None, 4)
     assert verdict.environment is not None
@@ -282,8 +284,8 @@ def test_a_race_clears_a_figure_that_scatters_widely() -> None:
     judge, old, present = judge_of(WILD), [85.0, 115.0] * 7, [115.0, 85.0] * 7
     suspect = screened(judge, 20.0)
     assert suspect.suspect
-    arms = Arms(metrics(*old), metrics(*present), "abc123")
-    found = judge.judge_race(suspect, arms, over=True)
+    arms = Blocks(metrics(*old), metrics(*present), "abc123")
+    found = SuspectJudge(judge).judge_race(suspect, arms, over=True)
     assert said(found) == (Outcome.UNJUDGED, Reason.NOISY)
 
 
@@ -321,7 +323,7 @@ def test_the_commit_of_most_launches_races() -> None:
         for i, (id_, info) in enumerate(file.launches.items())
     }
     judge = loaded(Judge(KEY, Policy(), gpus=GPUS), replace(file, launches=launches), [TEST])
-    assert judge.commit_to_race(screened(judge, 80.0)) == "a" * 7
+    assert SuspectJudge(judge).commit_to_race(screened(judge, 80.0)) == "a" * 7
 
 
 def test_of_commits_with_equally_many_launches_the_newest_races() -> None:
@@ -332,10 +334,10 @@ def test_of_commits_with_equally_many_launches_the_newest_races() -> None:
         for i, ((id_, info), commit) in enumerate(zip(file.launches.items(), commits, strict=True))
     }
     judge = loaded(Judge(KEY, Policy(), gpus=GPUS), replace(file, launches=launches), [TEST])
-    assert judge.commit_to_race(screened(judge, 80.0)) == commits[3]
+    assert SuspectJudge(judge).commit_to_race(screened(judge, 80.0)) == commits[3]
     dirty = {id_: replace(info, dirty=True) for id_, info in launches.items()}
     judge = loaded(Judge(KEY, Policy(), gpus=GPUS), replace(file, launches=dirty), [TEST])
-    assert judge.commit_to_race(screened(judge, 80.0)) is None
+    assert SuspectJudge(judge).commit_to_race(screened(judge, 80.0)) is None
 
 
 # What cannot race.
@@ -344,14 +346,14 @@ def test_of_commits_with_equally_many_launches_the_newest_races() -> None:
 def test_on_gpus_that_the_record_knows_it_decides_alone() -> None:
     judge = judge_of(STEADY)
     suspect = screened(judge, 90.0)
-    assert judge.not_raced(suspect, [], "no git", over=False) is None
-    lost = judge.not_raced(suspect, metrics(*[90.0] * 4), "no git", over=False)
+    assert SuspectJudge(judge).not_raced(suspect, [], "no git", over=False) is None
+    lost = SuspectJudge(judge).not_raced(suspect, metrics(*[90.0] * 4), "no git", over=False)
     assert said(lost) == (Outcome.REGRESSED, Reason.NOT_RACED)
     assert lost is not None
     assert lost.detail == "no git"
-    found = judge.not_raced(suspect, metrics(*[100.0] * 4), "no git", over=False)
+    found = SuspectJudge(judge).not_raced(suspect, metrics(*[100.0] * 4), "no git", over=False)
     assert said(found) == (Outcome.SAME, Reason.CLEARED)
-    open_ = judge.not_raced(suspect, [], "no git", over=True)
+    open_ = SuspectJudge(judge).not_raced(suspect, [], "no git", over=True)
     assert said(open_) == (Outcome.UNDECIDED, Reason.OPEN)
 
 
@@ -368,15 +370,15 @@ def test_on_others_a_loss_beyond_what_machines_differ_by_is_decided(
 ) -> None:
     judge = judge_of(STEADY, known=False)
     suspect = screened(judge, value)
-    verdict = judge.not_raced(suspect, metrics(*[value] * 2), "no git", over=True)
+    verdict = SuspectJudge(judge).not_raced(suspect, metrics(*[value] * 2), "no git", over=True)
     assert said(verdict) == expected
     assert verdict is not None
     assert verdict.detail == "no git"
     gross = expected[1] is Reason.GROSS
-    late = judge.out_of_time(suspect, metrics(*[value] * 2))
+    late = SuspectJudge(judge).out_of_time(suspect, metrics(*[value] * 2))
     assert said(late) == (expected if gross else (Outcome.UNDECIDED, Reason.BUDGET))
-    assert said(judge.out_of_time(suspect, metrics(95.0, 95.0))) == (Outcome.UNDECIDED, Reason.BUDGET)
-    one_bad_launch = judge.not_raced(suspect, metrics(95.0, 95.0), "no git", over=True)
+    assert said(SuspectJudge(judge).out_of_time(suspect, metrics(95.0, 95.0))) == (Outcome.UNDECIDED, Reason.BUDGET)
+    one_bad_launch = SuspectJudge(judge).not_raced(suspect, metrics(95.0, 95.0), "no git", over=True)
     assert said(one_bad_launch) == (Outcome.UNDECIDED, Reason.CANNOT_RACE)
 
 
@@ -387,7 +389,7 @@ def test_machines_of_the_record_tell_how_far_machines_differ(apart: float, reaso
     infos = zip(known.launches.items(), "aaaaabbbbbccccc", strict=True)
     known = replace(known, launches={id_: replace(info, gpus=where) for (id_, info), where in infos})
     judge = loaded(Judge(KEY, Policy(), gpus="d"), known, [TEST])
-    assert said(judge.not_raced(screened(judge, 80.0), [], "no git", over=True))[1] is reason
+    assert said(SuspectJudge(judge).not_raced(screened(judge, 80.0), [], "no git", over=True))[1] is reason
 
 
 # Known regressions.
@@ -425,7 +427,7 @@ def test_a_race_that_finds_no_more_than_was_known_is_expected() -> None:
 
 
 def raced_suspect(judge: Judge, suspect: Verdict, old: list[float], present: list[float]) -> Verdict | None:
-    return judge.judge_race(suspect, Arms(metrics(*old), metrics(*present), "abc123"), over=False)
+    return SuspectJudge(judge).judge_race(suspect, Blocks(metrics(*old), metrics(*present), "abc123"), over=False)
 
 
 def test_a_known_regression_does_not_excuse_what_the_test_asks_for() -> None:
@@ -480,7 +482,7 @@ def test_a_race_too_must_reach_what_the_test_asks_for(
     judge = judge_of(MET)
     suspect = screened(judge, 1.21, unit="x", interval=(1.205, 1.22), at_least=1.2)
     assert suspect.suspect
-    verdict = judge.judge_race(suspect, Arms(figures(1.3), figures(1.3), "abc"), over=False)
+    verdict = SuspectJudge(judge).judge_race(suspect, Blocks(figures(1.3), figures(1.3), "abc"), over=False)
     assert said(verdict) == expected
 
 
@@ -560,10 +562,10 @@ def test_a_figure_below_what_is_expected_is_decided_by_the_median_of_three_launc
     suspect = judge.screen(TEST, "busbw", metrics(85.0)[0], "body-1")
     assert (said(suspect), suspect.suspect) == ((Outcome.UNDECIDED, Reason.SUSPECT), True)
     for launches in range(2):
-        assert judge.may_clear(suspect, metrics(*later[:launches]))
-        assert judge.clear(suspect, metrics(*later[:launches])) is None
-    assert not judge.may_clear(suspect, metrics(*later))
-    found = judge.clear(suspect, metrics(*later))
+        assert SuspectJudge(judge).may_clear(suspect, metrics(*later[:launches]))
+        assert SuspectJudge(judge).clear(suspect, metrics(*later[:launches])) is None
+    assert not SuspectJudge(judge).may_clear(suspect, metrics(*later))
+    found = SuspectJudge(judge).clear(suspect, metrics(*later))
     assert found is not None
     assert (said(found), found.metric.value, found.launches) == ((Outcome.MISSING, reason), median, 3)
     assert found.fails is (reason is Reason.BELOW)
@@ -572,8 +574,8 @@ def test_a_figure_below_what_is_expected_is_decided_by_the_median_of_three_launc
 def test_many_tests_that_are_below_at_once_are_no_chance() -> None:
     judge = loaded(Judge(KEY, Policy(), expects=lambda *_: Opinion(Saying.BELOW, 90.0), strict=False), None, [TEST])
     suspects = [judge.screen(f"test_{number}", "busbw", metrics(85.0)[0], "body") for number in range(13)]
-    assert not judge.may_clear(suspects[0], [])
-    found = judge.clear(suspects[0], [])
+    assert not SuspectJudge(judge).may_clear(suspects[0], [])
+    found = SuspectJudge(judge).clear(suspects[0], [])
     assert found is not None
     assert (said(found), found.launches) == ((Outcome.MISSING, Reason.BELOW), 1)
 
@@ -630,17 +632,17 @@ def test_an_unnamed_clock_is_any_clock() -> None:
 def test_a_run_that_moved_as_a_whole_has_to_do_so_twice() -> None:
     judge = judge_of(STEADY, tests=12)
     names = [TEST, *(f"test_{i}" for i in range(11))]
-    assert judge.moved == []
+    assert SuspectJudge(judge).moved == []
     for name in names:
         judge.screen(name, "busbw", metrics(98.0)[0], "body-1")
-    assert judge.moved == names
+    assert SuspectJudge(judge).moved == names
     assert judge.shift is None
     for name in names:
-        judge.second(name, {"busbw": metrics(97.5)[0], "new": metrics(1.0)[0]})
+        SuspectJudge(judge).second(name, {"busbw": metrics(97.5)[0], "new": metrics(1.0)[0]})
     assert judge.shift == pytest.approx(100 / 98 - 1, abs=1e-4)  # the smaller one of the two
     for name in names:
-        judge.second(name, {"busbw": metrics(100.0)[0]})
+        SuspectJudge(judge).second(name, {"busbw": metrics(100.0)[0]})
     assert judge.shift is None
     for name in names:
-        judge.second(name, {"busbw": metrics(103.0)[0]})
+        SuspectJudge(judge).second(name, {"busbw": metrics(103.0)[0]})
     assert judge.shift is None

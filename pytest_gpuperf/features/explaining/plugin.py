@@ -67,16 +67,15 @@ def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     """Gets ready to explain, if the run judges by a record."""
     if not config.getoption(_DEST):
         return
-    from pytest_gpuperf.features.explaining.search import Explaining
+    from pytest_gpuperf.features.explaining.search import Explaining, name_choices
     from pytest_gpuperf.features.explaining.undoing import Undoing
     from pytest_gpuperf.features.racing.means import MEANS
-    from pytest_gpuperf.verdicts.judge import Judge
 
-    if isinstance(judge := run.judging, Judge):
+    if (judge := run.judge) is not None:
         means = config.stash[MEANS]
         config.stash[EXPLAINING] = Explaining(
-            lambda verdict: None if (moved := judge.find_move(verdict)) is None else Undoing(moved),
-            judge.choosing,
+            lambda verdict: Undoing.of(judge, verdict),
+            lambda verdict, now: name_choices(judge, verdict, now),
             means.spending,
             means.open_arms,
             means.vacate,

@@ -13,6 +13,7 @@ from itertools import groupby
 
 import pytest
 
+from pytest_gpuperf.baselines.differences import differing
 from pytest_gpuperf.features.explaining.lines import explain_block_line, explain_line
 from pytest_gpuperf.features.explaining.undoing import Undoing, fewest, most_trials
 from pytest_gpuperf.features.explaining.variables import undoable
@@ -23,6 +24,7 @@ from pytest_gpuperf.features.racing.suspects import Held
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.repository import CannotRace
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
+from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS
 from pytest_gpuperf.verdicts.shares import logs_of, of_launches, share_of
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -273,3 +275,15 @@ def _problem(figure: _Figure, result: Measured, name: str, *, was_undone: bool) 
                     "run the tests again"
                 )
     return ""
+
+
+def name_choices(judge: Judge, verdict: Verdict, now: Mapping[str, str]) -> Verdict:
+    """Returns the verdict with NCCL's choices that differ from those of most launches of its record.
+
+    Args:
+        judge: of the run.
+        verdict: on a figure that has a record.
+        now: NCCL's choices in this run.
+    """
+    assert verdict.baseline is not None
+    return replace(verdict, chosen=differing([info.nccl for info in judge.records.infos(verdict.baseline)], now))

@@ -6,17 +6,40 @@ Figures are natural logarithms, oriented so that larger is worse.
 import statistics
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from pytest_gpuperf.verdicts.explanation import Explained
-from pytest_gpuperf.verdicts.moved import Moved
+from pytest_gpuperf.verdicts.history import History
+from pytest_gpuperf.verdicts.judge import Judge
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision, Sequential
+from pytest_gpuperf.verdicts.rule import Rule
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Undoing:
     """The rule for one figure that moved; the record's variables must make one that gained worse."""
 
-    moved: Moved
+    rule: Rule
+    """Judged it."""
+    history: History
+    """The figure's record."""
+    gained: bool
+    """Whether the figure is better than its record."""
+
+    @classmethod
+    def of(cls, judge: Judge, verdict: Verdict) -> Self | None:
+        """Returns the rule for a figure; None if it did not move, or has no record.
+
+        Args:
+            judge: of the run.
+            verdict: on the figure, after all races.
+        """
+        moved = verdict.outcome in (Outcome.REGRESSED, Outcome.ENVIRONMENT, Outcome.IMPROVED, Outcome.UNDECIDED)
+        if not moved or verdict.baseline is None or not verdict.change or verdict.reason is Reason.ASKED:
+            return None
+        return cls(judge.rule, judge.records.history(verdict), gained=verdict.change > 0)
 
     def race(self, undone: Sequence[float], as_it_is: Sequence[float]) -> Sequential:
         """Return what a race shows; the loss is that of the run as it is against the run with variables undone.
@@ -25,7 +48,7 @@ class Undoing:
             undone: Logarithms of the launches with the record's variables, whole ABBA blocks.
             as_it_is: Logarithms of the launches as they are, likewise.
         """
-        return self.moved.rule.race(self.moved.history, undone, as_it_is)
+        return self.rule.race(self.history, undone, as_it_is)
 
     def judge_undone(self, undone: Sequence[float], as_it_is: Sequence[float], *, over: bool) -> Explained | None:
         """Return what a race shows about the variables that were undone; None if it is still open.
@@ -62,11 +85,12 @@ class Undoing:
     def as_recorded(self, undone: Sequence[float]) -> bool:
         """Return whether the median of these launches would pass the screen; of a figure that gained, as no gain."""
         middle = statistics.median(undone)
-        rule, history = self.moved.rule, self.moved.history
-        return not (rule.is_improved(history, middle) if self.moved.gained else rule.suspects(history, middle))
+        if self.gained:
+            return not self.rule.is_improved(self.history, middle)
+        return not self.rule.suspects(self.history, middle)
 
     def _judge_move(self, undone: Sequence[float], other: Sequence[float]) -> Decision:
-        sign = -1.0 if self.moved.gained else 1.0
+        sign = -1.0 if self.gained else 1.0
         return self.race([sign * log for log in undone], [sign * log for log in other]).decision
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from pytest_gpuperf.features.racing.blocks import Blocks
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.verdicts.judge import Arms
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision
 from pytest_gpuperf.verdicts.rule import Policy, Rule
@@ -42,15 +42,15 @@ class Contest:
             self._entered += invalid is None
         return verdicts
 
-    def judge_race(self, suspect: Verdict, arms: Arms, *, over: bool) -> Verdict | None:
+    def judge_race(self, suspect: Verdict, blocks: Blocks, *, over: bool) -> Verdict | None:
         """What a race makes of a figure; None if it is still open.
 
         Args:
             suspect: As it entered.
-            arms: What was measured, whole blocks.
+            blocks: what was measured.
             over: Whether there are no more blocks: then what is open is UNDECIDED.
         """
-        old, present = logs_of(arms.old), logs_of(arms.present)
+        old, present = logs_of(blocks.old), logs_of(blocks.present)
         rule = Rule.of(self._policy, (), max(1, self._entered))
         found = rule.race(None, old, present)
         gained = rule.race(None, [-log for log in old], [-log for log in present])
@@ -59,10 +59,10 @@ class Contest:
         better = suspect.metric.better
         verdict = replace(
             suspect,
-            metric=of_launches(arms.present),
+            metric=of_launches(blocks.present),
             launches=len(present),
-            against=arms.against,
-            old=of_launches(arms.old).value,
+            against=blocks.against,
+            old=of_launches(blocks.old).value,
             code=share_of(found, better, len(present)),
         )
         if found.decision is Decision.ACCUSED:
@@ -99,14 +99,14 @@ class Contest:
         """Returns it as it is: there is no record that anything could differ from."""
         return verdict
 
-    def judge_stopped(self, suspect: Verdict, arms: Arms) -> Verdict:
+    def judge_stopped(self, suspect: Verdict, blocks: Blocks) -> Verdict:
         """What a race makes of a figure that no time was left for: what is open is UNDECIDED, with both values.
 
         Args:
             suspect: As it entered.
-            arms: What was measured, whole blocks.
+            blocks: what was measured.
         """
-        verdict = self.judge_race(suspect, arms, over=True)
+        verdict = self.judge_race(suspect, blocks, over=True)
         assert verdict is not None
         return replace(verdict, reason=Reason.BUDGET) if verdict.reason is Reason.OPEN else verdict
 

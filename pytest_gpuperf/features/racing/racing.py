@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from pytest_gpuperf.features.racing.arms.arm import Arm, Measured
-from pytest_gpuperf.features.racing.arms.arms import Arms as ArmsOfRun
+from pytest_gpuperf.features.racing.arms.arms import Arms
 from pytest_gpuperf.features.racing.bisecting import bisect_lost, list_regressed
+from pytest_gpuperf.features.racing.blocks import Blocks
 from pytest_gpuperf.features.racing.changed_code import ChangedCode
 from pytest_gpuperf.features.racing.contest import Contest
 from pytest_gpuperf.features.racing.lines import alone_line, block_line, clearing_line, same_code_line, second_line
@@ -23,11 +24,11 @@ from pytest_gpuperf.features.racing.means import Means
 from pytest_gpuperf.features.racing.options import RaceOptions
 from pytest_gpuperf.features.racing.same_code import LAUNCHES, SameCode
 from pytest_gpuperf.features.racing.spending import PATIENCE, NoTimeLeft, ids, limit_of
+from pytest_gpuperf.features.racing.suspect_judge import SuspectJudge
 from pytest_gpuperf.features.racing.suspects import Held, HeldReports
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.repository import CannotRace, Repository
 from pytest_gpuperf.run.body_hash import body_hash
-from pytest_gpuperf.verdicts.judge import Arms, Judge
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS
 from pytest_gpuperf.verdicts.rule import MOST_CLEARING, MOST_LAUNCHES
@@ -46,10 +47,10 @@ class _Entry:
     blocks: int = 0
     """How many blocks are whole: two launches of each arm."""
 
-    def arms(self, name: str, against: str) -> Arms:
+    def measured(self, name: str, against: str) -> Blocks:
         """Return what the whole blocks measured."""
         launches = 2 * self.blocks
-        return Arms(self.old[name][:launches], self.present[name][:launches], against)
+        return Blocks(self.old[name][:launches], self.present[name][:launches], against)
 
 
 class Racing:
@@ -58,7 +59,7 @@ class Racing:
     def __init__(
         self,
         held: HeldReports,
-        deciding: Judge | Contest,
+        deciding: SuspectJudge | Contest,
         means: Means,
         options: RaceOptions,
         moved: Callable[[Sequence[Held]], None],
@@ -216,7 +217,7 @@ class Racing:
                     found[commit].append(test)
         return found
 
-    def _race(self, arms: ArmsOfRun, commit: str, tests: Sequence[Held]) -> None:
+    def _race(self, arms: Arms, commit: str, tests: Sequence[Held]) -> None:
         python, build = self._options.python, self._options.build
         entries, against = [_Entry(test) for test in tests], _short(commit or str(python))
         try:
@@ -233,7 +234,7 @@ class Racing:
                 if test.suspects:
                     test.no_race = str(error)
 
-    def _bisect(self, arms: ArmsOfRun) -> None:
+    def _bisect(self, arms: Arms) -> None:
         good, build = self._options.against, self._options.build
         assert good is not None
 
@@ -264,9 +265,9 @@ class Racing:
             for entry in entries:
                 entry.blocks = block
                 for suspect in entry.test.suspects:
-                    arms = entry.arms(suspect.metric_name, against)
+                    measured = entry.measured(suspect.metric_name, against)
                     over = block == MOST_BLOCKS
-                    if (verdict := self._deciding.judge_race(suspect, arms, over=over)) is not None:
+                    if (verdict := self._deciding.judge_race(suspect, measured, over=over)) is not None:
                         self._decide(entry.test, verdict)
             entries = [entry for entry in entries if entry.test.suspects]
 
@@ -324,9 +325,8 @@ class Racing:
         """No time is left for another block: what the last ones measured is shown."""
         for entry in entries:
             for suspect in entry.test.suspects if entry.blocks else ():
-                self._decide(
-                    entry.test, self._deciding.judge_stopped(suspect, entry.arms(suspect.metric_name, against))
-                )
+                measured = entry.measured(suspect.metric_name, against)
+                self._decide(entry.test, self._deciding.judge_stopped(suspect, measured))
         self._leave_open([entry.test for entry in entries])
 
     def _leave_open(self, tests: Sequence[Held]) -> None:

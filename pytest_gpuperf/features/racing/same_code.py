@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from pytest_gpuperf.features.racing.suspect_judge import SuspectJudge
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.repository import CannotRace, Repository
-from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 LAUNCHES = 4
@@ -17,11 +17,11 @@ LAUNCHES = 4
 class SameCode:
     """Asks git once for each commit, and has suspects judged whose code did not change."""
 
-    def __init__(self, judging: Judge, folder: Path, written: Iterable[Path]) -> None:
+    def __init__(self, judging: SuspectJudge, folder: Path, written: Iterable[Path]) -> None:
         """Nothing is asked yet.
 
         Args:
-            judging: knows the records.
+            judging: decides about suspects.
             folder: in the repository.
             written: files and folders that are no code, as runs write them: baselines, results, pages.
         """

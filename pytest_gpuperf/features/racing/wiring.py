@@ -20,13 +20,13 @@ from pytest_gpuperf.features.racing.racing import Racing
 from pytest_gpuperf.features.racing.relaunching import Relaunching
 from pytest_gpuperf.features.racing.same_code import SameCode
 from pytest_gpuperf.features.racing.spending import Spending
+from pytest_gpuperf.features.racing.suspect_judge import SuspectJudge
 from pytest_gpuperf.features.racing.suspects import Held, HeldReports
 from pytest_gpuperf.report.results_file import Raced
 from pytest_gpuperf.report.run_journal import journal_of
 from pytest_gpuperf.repository import CannotRace, Repository
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.session import Session
-from pytest_gpuperf.verdicts.judge import Judge
 
 
 def register_arm(config: pytest.Config, run: Session, link: Link) -> None:
@@ -38,7 +38,12 @@ def register_arm(config: pytest.Config, run: Session, link: Link) -> None:
 
 def register_race(config: pytest.Config, run: Session, options: RaceOptions) -> Racing | None:
     """Has later launches decide about suspects; None if the run's judge has none."""
-    if not isinstance(run.judging, Judge | Contest):
+    deciding: SuspectJudge | Contest
+    if isinstance(run.judging, Contest):
+        deciding = run.judging
+    elif run.judge is not None:
+        deciding = SuspectJudge(run.judge)
+    else:
         return None
     here = Relaunching(run.launch)
 
@@ -62,10 +67,10 @@ def register_race(config: pytest.Config, run: Session, options: RaceOptions) -> 
         config.hook.pytest_gpuperf_moved(config=config, tests=tests)
 
     same_code = None
-    if isinstance(run.judging, Judge) and options.python is None and options.build is None:
-        same_code = SameCode(run.judging, config.rootpath, _list_written(config, run))
+    if isinstance(deciding, SuspectJudge) and options.python is None and options.build is None:
+        same_code = SameCode(deciding, config.rootpath, _list_written(config, run))
     held = HeldReports(run.commands, gains=any(config.hook.pytest_gpuperf_holds_gains(config=config)))
-    racing = Racing(held, run.judging, means, options, notify_moved, same_code)
+    racing = Racing(held, deciding, means, options, notify_moved, same_code)
     config.pluginmanager.register(RacedRun(racing), "gpuperf-raced-run")
     config.pluginmanager.register(here, "gpuperf-relaunching")
     if run.results is not None:
