@@ -79,18 +79,18 @@ def ray_by_hand(made: Sequence[Host]) -> float:
 
 def start_ray(host: Host, name: str) -> None:
     """Starts a head."""
-    command = ray_node.head_command(host.address, PORT, name or host.name, FREE)
+    command = ray_node.make_head_command(host.address, PORT, name or host.name, FREE)
     host.run(*command, env=ray_environment(), timeout=300)
 
 
 def start_node(host: Host, head: str, name: str) -> subprocess.Popen[str]:
     """Begins to start a node."""
-    return host.start(*ray_node.node_command(head, host.address, name, FREE), env=ray_environment())
+    return host.start(*ray_node.make_node_command(head, host.address, name, FREE), env=ray_environment())
 
 
 def ray_environment() -> dict[str, str]:
     """Return the environment of Ray's processes."""
-    return ray_node.environment({}, SECRET, Path("/tmp/ray"))
+    return ray_node.make_environment({}, SECRET, Path("/tmp/ray"))
 
 
 def everywhere(count: int, folder: Path) -> float:

@@ -42,8 +42,8 @@ from benchmarks.collected import collected
 from benchmarks.judge_simulation import FALSE_ALARMS_AT_MOST, at_least_1, wilson
 from benchmarks.simulated.course import BLOCK, Course, taken
 from benchmarks.simulated.noise import TODAY
-from pytest_gpuperf.markers import scope_of
-from pytest_gpuperf.verdicts.history import History, distinct
+from pytest_gpuperf.markers import find_scope
+from pytest_gpuperf.verdicts.history import History, drop_duplicates
 from pytest_gpuperf.verdicts.rule import Policy, Rule
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -144,9 +144,9 @@ def figures_of(data: Mapping[str, Any], items: Mapping[str, pytest.Function]) ->
     for test, entry in data["tests"].items():
         metrics = {name: _logs(metric, gpus) for name, metric in entry["metrics"].items()}
         histories = {name: History.of(_plain(machines), "") for name, machines in metrics.items()}
-        once = distinct(list(histories.values()))
+        once = drop_duplicates(list(histories.values()))
         found += [
-            Figure(test, test in items and scope_of(items[test], name) == "host", machines)
+            Figure(test, test in items and find_scope(items[test], name) == "host", machines)
             for name, machines in metrics.items()
             if any(histories[name] is one for one in once)
         ]

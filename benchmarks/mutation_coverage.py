@@ -42,7 +42,7 @@ import os
 import time
 
 from pytest_gpuperf.features.mutating.mutating import Mutating
-from pytest_gpuperf.run.launches import again
+from pytest_gpuperf.run.launches import copy_for_launch
 from pytest_gpuperf.run.pytest_internals import run_phases
 
 judge = Mutating._judge
@@ -53,7 +53,7 @@ def judge_and_time(self, fault, tests):
     self._number += 1
     around, self._ranks.around = self._ranks.around, None
     began = time.monotonic()
-    run_phases(again(tests[0].item, self._number), tests[0].item, log=False)
+    run_phases(copy_for_launch(tests[0].item, self._number), tests[0].item, log=False)
     bare = time.monotonic() - began
     self._ranks.around = around
     if len(tests) == 1:

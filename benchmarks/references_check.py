@@ -27,17 +27,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.collected import collected
 from pytest_gpuperf.baselines.schema import Baselines
-from pytest_gpuperf.baselines.storage import storage_at
+from pytest_gpuperf.baselines.storage import make_storage
 from pytest_gpuperf.features.day_zero.model import table
 from pytest_gpuperf.features.day_zero.model.expecting import predict_scaled
 from pytest_gpuperf.features.day_zero.model.rates import Rates
 from pytest_gpuperf.features.day_zero.references.expecting import Expecting
-from pytest_gpuperf.features.day_zero.references.making import references_of
+from pytest_gpuperf.features.day_zero.references.making import make_references
 from pytest_gpuperf.features.day_zero.references.shelf import Shelf
 from pytest_gpuperf.figures.metric import Metric, Scope
 from pytest_gpuperf.figures.work import Exchange, Work
-from pytest_gpuperf.markers import scope_of
-from pytest_gpuperf.run.body_hash import body_hash
+from pytest_gpuperf.markers import find_scope
+from pytest_gpuperf.run.body_hash import hash_body
 from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.rule import Policy
 
@@ -63,10 +63,10 @@ def figures(stored: Baselines, items: Mapping[str, pytest.Function]) -> Iterator
         if test not in items:
             print(f"not collected any more: {test}")
             continue
-        if body_hash(items[test]) != entry.body_hash:
+        if hash_body(items[test]) != entry.body_hash:
             print(f"its body is another one: {test}")
         for name, metric in entry.metrics.items():
-            scope = scope_of(items[test], name)
+            scope = find_scope(items[test], name)
             for launch in metric.launches:
                 told = Metric(launch.median, metric.unit, metric.better, clock=metric.clock, scope=scope)
                 yield stored.launches[launch.launch].gpus, test, name, told, entry.body_hash
@@ -89,7 +89,7 @@ def without(stored: Baselines, machine: str) -> Baselines:
 
 def expecting(stored: list[Baselines], match: Mapping[str, object]) -> Expecting:
     """Return what references that are made of these baselines expect."""
-    (references,) = references_of(stored).values()
+    (references,) = make_references(stored).values()
     return Expecting(Shelf(references, str(match["topology"])), Rates(), Policy())
 
 
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     items = collected(ROOT)
-    storage = storage_at(ROOT / "baselines")
+    storage = make_storage(ROOT / "baselines")
     stored = {key: one for key in storage.hardware_keys() if (one := storage.load(key)) is not None}
     told = []
     for key, baselines in stored.items():

@@ -23,8 +23,8 @@ from pathlib import Path
 # Run as a script, the folder of the script is on the path and not the repository's root.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pytest_gpuperf.features.fleet.acceptance import slow_parts
-from pytest_gpuperf.features.fleet.tournament import judge, rounds
+from pytest_gpuperf.features.fleet.acceptance import find_slow_parts
+from pytest_gpuperf.features.fleet.tournament import judge, plan_rounds
 from tests.fleet.clusters import NOISE, figures
 from tests.fleet.clusters import names as hosts_of
 
@@ -78,9 +78,9 @@ def accept(runs: int, seed: int) -> Acceptances:
     rng, right, accused = random.Random(seed), 0, 0
     for _ in range(runs):
         host = rng.choice(hosts_of(HOSTS))
-        found = slow_parts(*figures(HOSTS, GPUS, rng, {host: SLOWDOWN}))
+        found = find_slow_parts(*figures(HOSTS, GPUS, rng, {host: SLOWDOWN}))
         right += {(one.part, one.name) for one in found} == {("host", host)}
-        accused += sum(bool(slow_parts(*figures(HOSTS, GPUS, rng))) for _ in range(HEALTHY))
+        accused += sum(bool(find_slow_parts(*figures(HOSTS, GPUS, rng))) for _ in range(HEALTHY))
     return Acceptances(runs, right, accused)
 
 
@@ -88,7 +88,7 @@ def simulate(runs: int, hosts: int, seed: int, noise: float) -> Tally:
     """Plays tournaments, each once with slow parts and once without."""
     rng = random.Random(seed)
     names = [f"host{number:03}" for number in range(hosts)]
-    pairs = [pair for played in rounds(names) for pair in played]
+    pairs = [pair for played in plan_rounds(names) for pair in played]
     hosts_found = links_found = accused = 0
     for _ in range(runs):
         well = {pair: 1e11 * rng.lognormvariate(0.0, noise) for pair in pairs}
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args(arguments)
-    played = rounds([str(number) for number in range(options.hosts)])
+    played = plan_rounds([str(number) for number in range(options.hosts)])
     print(f"{options.hosts} hosts, {len(played)} rounds of {len(played[0])} pairs, {options.runs} runs")
     kept = True
     for noise in NOISES:

@@ -18,9 +18,9 @@ from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
 from pytest_gpuperf import __main__ as command_line
-from pytest_gpuperf.features import modules
+from pytest_gpuperf.features import iterate_modules
 from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import SHARED, NamedOptions, add_options, prefix
+from pytest_gpuperf.options import SHARED, NamedOptions, add_options, add_prefix
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -33,7 +33,7 @@ class _Parser:
         self.options: list[tuple[str, str]] = []
         self._groups = [SimpleNamespace(options=[])]  # a feature looks which names are taken
         self._anonymous = self._groups[0]
-        self._prefixed = {prefix(name) for name in (*SHARED, *of_features)}
+        self._prefixed = {add_prefix(name) for name in (*SHARED, *of_features)}
         self.keys: list[tuple[str, str]] = []
 
     def getgroup(self, *_: str) -> _Parser:
@@ -57,7 +57,7 @@ class _Parser:
 
 
 def _registered() -> _Parser:
-    features = [feature for _, feature in modules("plugin")]
+    features = [feature for _, feature in iterate_modules("plugin")]
     asked = [getattr(feature, "pytest_gpuperf_options", dict)() for feature in features]
     of_features = {name: settings for some in asked for name, settings in some.items()}
     parser = _Parser(of_features)
@@ -125,7 +125,7 @@ class _Commands(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return a section for each command."""
-        actions = command_line._parser()._actions
+        actions = command_line._make_parser()._actions
         parsers = next(dict(action.choices) for action in actions if isinstance(action, argparse._SubParsersAction))
         with patch.dict(os.environ, COLUMNS="100", NO_COLOR="1"):
             return [self._section(name, parser.format_help()) for name, parser in sorted(parsers.items())]

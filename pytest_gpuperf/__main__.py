@@ -18,13 +18,13 @@ from pytest_gpuperf.baselines.mode import Mode
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.rename import RenameError, rename
 from pytest_gpuperf.baselines.schema import BaselineError
-from pytest_gpuperf.baselines.storage import storage_at
+from pytest_gpuperf.baselines.storage import make_storage
 from pytest_gpuperf.command_options import add_folder
-from pytest_gpuperf.features import modules
+from pytest_gpuperf.features import iterate_modules
 from pytest_gpuperf.report.command_error import CommandError
-from pytest_gpuperf.report.comparison_lines import comparison_lines
-from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.recording_lines import renaming_lines, unfit_lines, update_lines
+from pytest_gpuperf.report.comparison_lines import format_comparison
+from pytest_gpuperf.report.one_line import make_one_line
+from pytest_gpuperf.report.recording_lines import describe_renaming, describe_unfit, update_lines
 from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.suites_command import run_suites
 
@@ -36,17 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["suites"] and not {"-h", "--help"} & set(given):
         return run_suites(given[1:])  # all that follows is pytest's
-    options = _parser().parse_args(given)
+    options = _make_parser().parse_args(given)
     try:
         ended: int | tuple[list[str], bool] = options.run(options)
     except (BaselineError, RenameError, CommandError) as error:
-        print(one_line(f"error: {error}"), file=sys.stderr)
+        print(make_one_line(f"error: {error}"), file=sys.stderr)
         return 1
     if isinstance(ended, int):
         return ended
     lines, done = ended
     for line in lines:
-        print(one_line(cut(line, LINE_CHARACTERS)))
+        print(make_one_line(cut(line, LINE_CHARACTERS)))
     return 0 if done else 1
 
 
@@ -58,11 +58,11 @@ def _adopt(options: argparse.Namespace) -> tuple[list[str], bool]:
         options.refuse(f"--minimum-slowdown must be a positive number, got {options.minimum_slowdown}")
     policy = UpdatePolicy(Mode(options.mode), options.accept_regression, options.minimum_slowdown)
     stamp = provenance.stamp(Path.cwd(), options.reason)
-    adopted = adopt(options.files, storage_at(options.baselines), policy, stamp)
+    adopted = adopt(options.files, make_storage(options.baselines), policy, stamp)
     written = len(adopted.merged.written)
     told = f"baselines of {format_count(written, 'test')} written to {adopted.where}"
     lines = [
-        *unfit_lines({cut(test): why for test, why in adopted.unfit.items()}),
+        *describe_unfit({cut(test): why for test, why in adopted.unfit.items()}),
         *update_lines(adopted.merged, lambda test: "the same command and --accept-regression"),
         told if written else "no baselines written",
     ]
@@ -72,16 +72,16 @@ def _adopt(options: argparse.Namespace) -> tuple[list[str], bool]:
 def _compare(options: argparse.Namespace) -> tuple[list[str], bool]:
     """What it says; it is always done."""
     compared = compare(options.first, options.second)
-    return comparison_lines(compared, str(options.first), str(options.second)), True
+    return format_comparison(compared, str(options.first), str(options.second)), True
 
 
 def _rename(options: argparse.Namespace) -> tuple[list[str], bool]:
     """What it says; it is done, or refused."""
     stamp = provenance.stamp(Path.cwd(), f"renamed from {options.old}")
-    return renaming_lines(rename(storage_at(options.baselines), options.old, options.new, stamp)), True
+    return describe_renaming(rename(make_storage(options.baselines), options.old, options.new, stamp)), True
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands, those of features behind the others."""
     parser = argparse.ArgumentParser(prog="python -m pytest_gpuperf", allow_abbrev=False)
     commands = parser.add_subparsers(required=True, title="commands")
@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("old", metavar="OLD", help="node id of a test, function, class or file")
     command.add_argument("new", metavar="NEW", help="what it is called now")
     add_folder(command)
-    for _, feature in modules("command"):
+    for _, feature in iterate_modules("command"):
         feature.add(commands)
     commands.metavar = " | ".join(sorted(commands.choices))
     return parser

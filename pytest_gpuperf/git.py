@@ -20,7 +20,7 @@ class NoGit(GitFailed):
     """Git is not installed, or not on PATH."""
 
 
-def git(folder: Path, *arguments: str, timeout: float = _SECONDS) -> str:
+def run_git(folder: Path, *arguments: str, timeout: float = _SECONDS) -> str:
     """Return what a command of git prints, without the spaces around it. Changes neither the index nor any setting.
 
     Bytes that are no UTF-8, as names of files may have, become lone surrogates; ``show`` replaces these.
@@ -40,7 +40,7 @@ def git(folder: Path, *arguments: str, timeout: float = _SECONDS) -> str:
         done = subprocess.run(
             command,
             cwd=folder,
-            env=_environment(os.environ),
+            env=_make_environment(os.environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout,
@@ -55,8 +55,8 @@ def git(folder: Path, *arguments: str, timeout: float = _SECONDS) -> str:
     except OSError as error:
         raise GitFailed(f"it cannot be started: got {error!r}") from error
     if done.returncode != 0:
-        raise GitFailed((_text(done.stderr) or f"exit code {done.returncode}")[-_WORDS:])
-    return _text(done.stdout)
+        raise GitFailed((_decode_text(done.stderr) or f"exit code {done.returncode}")[-_WORDS:])
+    return _decode_text(done.stdout)
 
 
 def show(text: str) -> str:
@@ -64,11 +64,11 @@ def show(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _text(raw: bytes) -> str:
+def _decode_text(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape").strip()
 
 
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+def _make_environment(environ: Mapping[str, str]) -> dict[str, str]:
     # pytest may be run by a hook of git's, which names its own index and work tree.
     kept = {name: value for name, value in environ.items() if name not in _LOCAL}
     return {**kept, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}

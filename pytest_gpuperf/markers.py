@@ -73,7 +73,7 @@ class RanksMarker:
     per_node: int | None = None
     """How many ranks each node has; None if that does not matter."""
 
-    def sizes_on(self, gpus: int, nodes: int = 1, *, largest: bool = False) -> tuple[int, ...]:
+    def choose_sizes(self, gpus: int, nodes: int = 1, *, largest: bool = False) -> tuple[int, ...]:
         """The world sizes that are tests of a run.
 
         Those that need more GPUs are among them, to be skipped with the reason.
@@ -86,7 +86,7 @@ class RanksMarker:
         on_cpus = not gpus or self.device == "cpu"
         if not self.world_sizes:
             on_each = 1 if on_cpus else gpus // nodes
-            return ((self.nodes_of(nodes) or nodes) * (self.per_node or max(1, on_each)),)
+            return ((self.count_nodes(nodes) or nodes) * (self.per_node or max(1, on_each)),)
         if not largest and (on_cpus or not self.largest):
             return self.world_sizes
         room = gpus // nodes * self.nodes if isinstance(self.nodes, int) and nodes > 1 else gpus
@@ -95,7 +95,7 @@ class RanksMarker:
         least = max(fitting, default=0)
         return tuple(size for size in self.world_sizes if size >= least)
 
-    def nodes_of(self, nodes: int) -> int | None:
+    def count_nodes(self, nodes: int) -> int | None:
         """On how many nodes the ranks are to be in a run that has so many; None if that does not matter."""
         return nodes if self.nodes == ALL else self.nodes
 
@@ -129,7 +129,10 @@ def check_ranks(sizes: tuple[Any, ...], keywords: Mapping[str, Any], where: str)
     if unknown:
         known = f"{', '.join(_KEYWORDS[:-1])} and {_KEYWORDS[-1]}"
         raise ValueError(f"{where} has no keyword {unknown[0]!r}; it takes world sizes, and {known}")
-    nodes, per_node = _nodes(keywords.get("nodes"), sizes, where), _count(keywords.get("per_node"), "per_node", where)
+    nodes, per_node = (
+        _check_nodes(keywords.get("nodes"), sizes, where),
+        _count(keywords.get("per_node"), "per_node", where),
+    )
     if not sizes and nodes is None and per_node is None:
         raise ValueError(f"{where} names no world size; write for example @pytest.mark.ranks(2, 4)")
     for size in sizes:
@@ -145,23 +148,25 @@ def check_ranks(sizes: tuple[Any, ...], keywords: Mapping[str, Any], where: str)
     return RanksMarker(
         world_sizes=sizes,
         timeout=_timeout(keywords.get("timeout"), where),
-        device=_one_of(keywords.get("device"), _DEVICES, "device", where),
-        isolation=_one_of(keywords.get("isolation"), ISOLATIONS, "isolation", where) or "group",
-        env=_environment(keywords.get("env"), _flag(keywords.get("nccl_log", False), "nccl_log", where), where),
-        largest=_flag(keywords.get("largest", False), "largest", where),
-        launcher_env=_launcher_env(keywords, where),
+        device=_check_choice(keywords.get("device"), _DEVICES, "device", where),
+        isolation=_check_choice(keywords.get("isolation"), ISOLATIONS, "isolation", where) or "group",
+        env=_check_environment(
+            keywords.get("env"), _check_flag(keywords.get("nccl_log", False), "nccl_log", where), where
+        ),
+        largest=_check_flag(keywords.get("largest", False), "largest", where),
+        launcher_env=_check_launcher_env(keywords, where),
         nodes=nodes,
         per_node=per_node,
     )
 
 
-def ranks_marker(node: pytest.Item | pytest.Function, nodeid: str) -> RanksMarker | None:
+def find_ranks_marker(node: pytest.Item | pytest.Function, nodeid: str) -> RanksMarker | None:
     """The closest ``ranks`` marker of the node, checked; None if there is none."""
     mark = node.get_closest_marker("ranks")
     return None if mark is None else parse_ranks(mark, nodeid)
 
 
-def scope_of(node: pytest.Item, figure: str) -> Scope:
+def find_scope(node: pytest.Item, figure: str) -> Scope:
     """Return what a figure of a test depends on, by the closest marker ``depends`` that names it, or names none.
 
     Raises:
@@ -181,7 +186,7 @@ def scope_of(node: pytest.Item, figure: str) -> Scope:
     return "gpus"
 
 
-def _nodes(value: Any, sizes: Sequence[int], where: str) -> int | Literal["all"] | None:
+def _check_nodes(value: Any, sizes: Sequence[int], where: str) -> int | Literal["all"] | None:
     if value == ALL:
         if sizes:
             raise ValueError(
@@ -208,28 +213,28 @@ def _timeout(value: Any, where: str) -> float | None:
     return float(value)
 
 
-def _one_of(value: Any, known: tuple[str, ...], keyword: str, where: str) -> str | None:
+def _check_choice(value: Any, known: tuple[str, ...], keyword: str, where: str) -> str | None:
     if value is not None and (not isinstance(value, str) or value not in known):
         *others, last = (f"{keyword}={one!r}" for one in known)
         raise ValueError(f"{where} takes {', '.join(others)} or {last}, got {value!r}")
     return value
 
 
-def _launcher_env(keywords: Mapping[str, Any], where: str) -> bool:
-    wanted = _flag(keywords.get("launcher_env", False), "launcher_env", where)
+def _check_launcher_env(keywords: Mapping[str, Any], where: str) -> bool:
+    wanted = _check_flag(keywords.get("launcher_env", False), "launcher_env", where)
     both = sorted((LAUNCHER_VARIABLES - {AGENT_STORE}).intersection(keywords.get("env") or {})) if wanted else []
     if both:
         raise ValueError(f"{where} takes env without {both[0]}, which launcher_env=True sets")
     return wanted
 
 
-def _flag(value: Any, keyword: str, where: str) -> bool:
+def _check_flag(value: Any, keyword: str, where: str) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{where} takes {keyword}=True or {keyword}=False, got {value!r}")
     return value
 
 
-def _environment(value: Any, nccl_log: bool, where: str) -> tuple[tuple[str, str], ...]:
+def _check_environment(value: Any, nccl_log: bool, where: str) -> tuple[tuple[str, str], ...]:
     logged = LOGGED if nccl_log else {}
     if value is None:
         return tuple(sorted(logged.items()))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuperf.ranks.hash_seed import hash_seed, seed_by_rank
+from pytest_gpuperf.ranks.hash_seed import hash_seed, make_rank_seeds
 
 if TYPE_CHECKING:
     from pytest_gpuperf.verdicts.rule import Policy
@@ -238,7 +238,7 @@ class Options:
             pytest.UsageError: a value that cannot be meant, or options that exclude one another.
         """
         smoke = bool(config.getoption("gpuperf_smoke"))
-        gpus = gpus_of(config.getoption("gpuperf_gpus"))
+        gpus = parse_gpus(config.getoption("gpuperf_gpus"))
         if smoke and config.getoption("benchmark_only", False):
             raise pytest.UsageError(
                 "--benchmark-only skips all that is no benchmark, as perf tests under --smoke: drop one of them"
@@ -251,21 +251,23 @@ class Options:
             require_gpus=bool(config.getoption("gpuperf_require_gpus")),
             smoke=smoke,
             numa_binding=not config.getoption("gpuperf_no_numa_binding"),
-            baselines=_baselines(config),
-            timeout=positive(config, "gpuperf_timeout"),
-            example_timeout=positive(config, "gpuperf_example_timeout"),
-            grace=positive(config, "gpuperf_grace"),
-            lease_timeout=positive(config, "gpuperf_lease_timeout"),
-            leases=_leases(config),
+            baselines=_resolve_baselines(config),
+            timeout=read_positive(config, "gpuperf_timeout"),
+            example_timeout=read_positive(config, "gpuperf_example_timeout"),
+            grace=read_positive(config, "gpuperf_grace"),
+            lease_timeout=read_positive(config, "gpuperf_lease_timeout"),
+            leases=_resolve_leases(config),
             run=_run(config),
             hash_seed=(seed := hash_seed(os.environ, _run(config))),
-            hashes_by_rank=seed_by_rank(seed) if config.getoption("gpuperf_hash_by_rank") else "",
+            hashes_by_rank=make_rank_seeds(seed) if config.getoption("gpuperf_hash_by_rank") else "",
             delay_seed=_delay_seed(config.getoption("gpuperf_delay_ranks"), _run(config)),
-            policy=_policy(config),
-            strict_baselines=_in_ci() if (strict := config.getoption("gpuperf_strict_baselines")) is None else strict,
+            policy=_make_policy(config),
+            strict_baselines=_is_in_ci()
+            if (strict := config.getoption("gpuperf_strict_baselines")) is None
+            else strict,
             results=None if results is None else config.invocation_params.dir / results,
             environment_fails=_fails(config.getoption("gpuperf_environment")),
-            undecided_fails=_in_ci() if (fails := _fails(config.getoption("gpuperf_undecided"))) is None else fails,
+            undecided_fails=_is_in_ci() if (fails := _fails(config.getoption("gpuperf_undecided"))) is None else fails,
             largest_worlds=bool(config.getoption("gpuperf_largest_worlds")),
         )
 
@@ -303,9 +305,9 @@ def add_options(parser: pytest.Parser, of_features: NamedOptions) -> None:
     """
     group = parser.getgroup(GROUP, "multi-GPU correctness and performance")
     for name, settings in of_features.items():
-        group.addoption(prefix(name), **{**settings, "dest": _dest(name)})
+        group.addoption(add_prefix(name), **{**settings, "dest": _make_dest(name)})
     for name, settings in _OPTIONS:
-        group.addoption(prefix(name) if name in SHARED else name, **{**settings, "dest": _dest(name)})
+        group.addoption(add_prefix(name) if name in SHARED else name, **{**settings, "dest": _make_dest(name)})
     for key, default, text in _INI:
         parser.addini(key, text, default=default)
 
@@ -323,7 +325,7 @@ def add_short_options(parser: pytest.Parser, taken: Mapping[str, str], of_featur
     group = parser.getgroup(GROUP)
     for name, settings in _share(of_features).items():
         if name not in taken:
-            group.addoption(name, **{**settings, "dest": _dest(name), "help": f"short for {prefix(name)}"})
+            group.addoption(name, **{**settings, "dest": _make_dest(name), "help": f"short for {add_prefix(name)}"})
     others = []
     for long, attribute in taken.items():  # those of features, too
         short = long.replace(_PREFIX, "--", 1)
@@ -332,7 +334,7 @@ def add_short_options(parser: pytest.Parser, taken: Mapping[str, str], of_featur
     return others
 
 
-def without_values(words: Sequence[str], args: Sequence[str], of_features: NamedOptions) -> list[str]:
+def drop_values(words: Sequence[str], args: Sequence[str], of_features: NamedOptions) -> list[str]:
     """Words that pytest took for files before it knew the short names, less those that are values of these.
 
     Args:
@@ -353,12 +355,12 @@ def _share(of_features: NamedOptions) -> NamedOptions:
     return {**{name: settings for name, settings in _OPTIONS if name in SHARED}, **of_features}
 
 
-def prefix(name: str) -> str:
+def add_prefix(name: str) -> str:
     """The other name of an option."""
     return name.replace("--", _PREFIX, 1)
 
 
-def _dest(name: str) -> str:
+def _make_dest(name: str) -> str:
     """The attribute of ``config.option``; prefixed, since other plugins may have an option of the same name."""
     words = name.removeprefix("--").removeprefix("gpuperf-").removeprefix("no-" if name in _NEGATIONS else "")
     return "gpuperf_" + words.replace("-", "_")
@@ -367,7 +369,7 @@ def _dest(name: str) -> str:
 def is_given(config: pytest.Config, of_features: NamedOptions) -> bool:
     """Whether the user gave an option of the core, one of these of features, or an ini key of the core."""
     for name, settings in (*_OPTIONS, *of_features.items()):
-        if getattr(config.option, _dest(name)) != settings.get("default", False if "action" in settings else None):
+        if getattr(config.option, _make_dest(name)) != settings.get("default", False if "action" in settings else None):
             return True
     return any(config.getini(key) != default for key, default, _ in _INI)
 
@@ -376,11 +378,11 @@ def _fails(given: str | None) -> bool | None:
     return None if given is None else given == "fail"
 
 
-def _in_ci() -> bool:
+def _is_in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false")  # as GitHub, GitLab and others set it
 
 
-def gpus_of(text: str) -> int | None:
+def parse_gpus(text: str) -> int | None:
     """The number of GPUs that a value of ``--gpus`` means; None for all that are visible.
 
     Raises:
@@ -393,19 +395,19 @@ def gpus_of(text: str) -> int | None:
     return int(text)
 
 
-def _baselines(config: pytest.Config) -> Path:
+def _resolve_baselines(config: pytest.Config) -> Path:
     given = config.getoption("gpuperf_baselines")
     if given:
         return config.invocation_params.dir / str(given)
     return config.rootpath / str(config.getini("gpuperf_baselines"))
 
 
-def _leases(config: pytest.Config) -> Path:
+def _resolve_leases(config: pytest.Config) -> Path:
     folder = config.getini("gpuperf_leases")
     return config.rootpath / folder if folder else LEASES
 
 
-def positive(config: pytest.Config, key: str) -> float:
+def read_positive(config: pytest.Config, key: str) -> float:
     """The value of an ini key.
 
     Raises:
@@ -421,10 +423,13 @@ def positive(config: pytest.Config, key: str) -> float:
     return value
 
 
-def _policy(config: pytest.Config) -> Policy:
+def _make_policy(config: pytest.Config) -> Policy:
     from pytest_gpuperf.verdicts.rule import Policy  # each pytest run imports this module, and few judge
 
-    slowdown, minimum_effect = positive(config, "gpuperf_minimum_slowdown"), positive(config, "gpuperf_minimum_effect")
+    slowdown, minimum_effect = (
+        read_positive(config, "gpuperf_minimum_slowdown"),
+        read_positive(config, "gpuperf_minimum_effect"),
+    )
     try:
         return Policy(minimum_slowdown=slowdown, minimum_effect=minimum_effect)
     except ValueError as error:

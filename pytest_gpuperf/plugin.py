@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuperf import hooks
-from pytest_gpuperf.features import modules
+from pytest_gpuperf.features import iterate_modules
 from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import NamedOptions, add_options, add_short_options, is_given, without_values
+from pytest_gpuperf.options import NamedOptions, add_options, add_short_options, drop_values, is_given
 from pytest_gpuperf.parser_internals import list_registered
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
-from pytest_gpuperf.run.active import OTHERS, SESSION, begin, hooks_of
+from pytest_gpuperf.run.active import OTHERS, SESSION, begin, find_hooks
 from pytest_gpuperf.run.garbage import imports_are_spared
 from pytest_gpuperf.run.interrupting import BriefInterrupt, interrupts_are_repeated
 
@@ -32,16 +32,16 @@ _FIXTURES = ("ranks", "perf")
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     """Registers the hooks by which features take part, and the features of this package."""
     pluginmanager.add_hookspecs(hooks)
-    for name, feature in modules("plugin"):
+    for name, feature in iterate_modules("plugin"):
         pluginmanager.register(feature, f"gpuperf-{name}")
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Registers options and ini keys."""
-    add_options(parser, _of_features(pluginmanager))
+    add_options(parser, _collect_options(pluginmanager))
 
 
-def _of_features(pluginmanager: pytest.PytestPluginManager) -> NamedOptions:
+def _collect_options(pluginmanager: pytest.PytestPluginManager) -> NamedOptions:
     """Options of features that have two names."""
     return {name: settings for some in pluginmanager.hook.pytest_gpuperf_options() for name, settings in some.items()}
 
@@ -52,7 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     if not config.getoption("fulltrace", False):
         config.pluginmanager.register(BriefInterrupt(), "gpuperf-brief-interrupt")
-    if is_given(config, _of_features(config.pluginmanager)) or any(config.hook.pytest_gpuperf_is_given(config=config)):
+    if is_given(config, _collect_options(config.pluginmanager)) or any(
+        config.hook.pytest_gpuperf_is_given(config=config)
+    ):
         begin(config)
     else:
         config.pluginmanager.register(_Reports(config), "gpuperf-reports")
@@ -77,18 +79,18 @@ class _Reports:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Ends all ranks, whatever became of the run."""
-    if run := hooks_of(config):
+    if run := find_hooks(config):
         run.unconfigure(config)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Reports what ranks run on, and the worst that is wrong with a machine with GPUs."""
-    return run.report_header(config) if (run := hooks_of(config)) else []
+    return run.report_header(config) if (run := find_hooks(config)) else []
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Reports the same behind the header if tests have asked for it, and no option."""
-    return run.report_collectionfinish(config) if (run := hooks_of(config)) else []
+    return run.report_collectionfinish(config) if (run := find_hooks(config)) else []
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -119,7 +121,7 @@ class _PerfLast:
     """Puts perf tests last, as the run will: ``--stepwise`` takes what is before a failure for passed."""
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        if run := hooks_of(config):
+        if run := find_hooks(config):
             run.put_perf_last(items)
 
 
@@ -129,8 +131,8 @@ def pytest_load_initial_conftests(
 ) -> Generator[None, None, None]:
     """Registers short names of options once plugins and ``conftest.py`` files have registered theirs."""
     known = early_config.known_args_namespace
-    of_features = _of_features(early_config.pluginmanager)
-    known.file_or_dir = without_values(known.file_or_dir, args, of_features)
+    of_features = _collect_options(early_config.pluginmanager)
+    known.file_or_dir = drop_values(known.file_or_dir, args, of_features)
     yield
     early_config.stash[OTHERS] = add_short_options(parser, list_registered(parser), of_features)
 
@@ -146,13 +148,13 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Skips, orders and repeats tests; after other plugins have deselected."""
     yield
-    if run := hooks_of(config):
+    if run := find_hooks(config):
         run.collection_modifyitems(config, items)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuses baselines that cannot be read before anything is measured."""
-    if run := hooks_of(session.config):
+    if run := find_hooks(session.config):
         run.collection_finish(session)
 
 
@@ -160,7 +162,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Brings up the test's ranks after its fixtures, before its own time begins."""
     __tracebackhide__ = True
-    if run := hooks_of(item.config):
+    if run := find_hooks(item.config):
         yield from run.runtest_setup(item)
     else:
         yield
@@ -169,7 +171,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Judges a perf test's figures when its body has come to its end."""
-    if run := hooks_of(item.config):
+    if run := find_hooks(item.config):
         yield from run.runtest_call(item)
     else:
         yield
@@ -178,7 +180,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
     """Takes the test's ranks back once its fixtures are torn down."""
-    if run := hooks_of(item.config):
+    if run := find_hooks(item.config):
         yield from run.runtest_teardown(item, nextitem)
     else:
         yield
@@ -189,7 +191,7 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Tells the whole story of a run that failed: every rank, and the command that runs the test alone."""
-    if (run := hooks_of(item.config)) is None:
+    if (run := find_hooks(item.config)) is None:
         return (yield)
     report: pytest.TestReport = yield from run.runtest_makereport(item, call)
     return report
@@ -198,19 +200,19 @@ def pytest_runtest_makereport(
 @pytest.hookimpl(tryfirst=True)
 def pytest_exception_interact(node: pytest.Item | pytest.Collector, call: pytest.CallInfo[None]) -> None:
     """Opens the debugger on the rank with ``--pdb``, before pytest's own opens in this process."""
-    if run := hooks_of(node.config):
+    if run := find_hooks(node.config):
         run.exception_interact(node, call)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: object) -> bool | None:
     """Tells of the ranks when pytest-timeout's thread method ends a test, and fails that test alone."""
-    return run.timeout_set_timer(item, settings) if (run := hooks_of(item.config)) else None
+    return run.timeout_set_timer(item, settings) if (run := find_hooks(item.config)) else None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Writes the results; only the controller has them."""
-    if run := hooks_of(session.config):
+    if run := find_hooks(session.config):
         run.sessionfinish(session)
 
 

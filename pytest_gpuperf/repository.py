@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuperf.git import GitFailed, NoGit, git
+from pytest_gpuperf.git import GitFailed, NoGit, run_git
 
 _DUBIOUS = re.compile(r"detected dubious ownership in repository at '(.+)'")
 
@@ -38,7 +38,7 @@ class Repository:
             CannotRace: there is no git, or no repository.
         """
         try:
-            top = git(folder, "rev-parse", "--show-toplevel")
+            top = run_git(folder, "rev-parse", "--show-toplevel")
         except NoGit as error:
             raise CannotRace(
                 "git is not installed, or not on PATH, and the old code comes from a commit: install git"
@@ -61,11 +61,11 @@ class Repository:
         Raises:
             CannotRace: this clone does not have it.
         """
-        sha = self._sha(commit)
+        sha = self._find_sha(commit)
         if sha is not None:
             return sha
         try:
-            shallow = git(self.top, "rev-parse", "--is-shallow-repository") == "true"
+            shallow = run_git(self.top, "rev-parse", "--is-shallow-repository") == "true"
         except GitFailed:
             shallow = False
         if shallow:
@@ -117,7 +117,7 @@ class Repository:
         digest = hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()
         return self._ask("rev-parse", "HEAD"), digest if changes else ""
 
-    def rev_list(self, good: str, bad: str) -> list[str]:
+    def list_commits(self, good: str, bad: str) -> list[str]:
         """The commits after ``good`` up to ``bad`` by their full hashes, the oldest first; merges count as one.
 
         Raises:
@@ -139,15 +139,15 @@ class Repository:
         """
         return self._ask("show", "--no-patch", "--format=%s", self.resolve(commit))
 
-    def _sha(self, commit: str) -> str | None:
+    def _find_sha(self, commit: str) -> str | None:
         try:
-            return git(self.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+            return run_git(self.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
         except GitFailed:
             return None
 
     def _ask(self, *arguments: str) -> str:
         try:
-            return git(self.top, *arguments)
+            return run_git(self.top, *arguments)
         except GitFailed as error:
             raise CannotRace(
                 f"`git {' '.join(arguments)}` failed in {self.top}: {error}: mend the repository"

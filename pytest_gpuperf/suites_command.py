@@ -12,7 +12,7 @@ INSTALLED = PACKAGE / "installed_suites"
 """The root of the suites of a wheel. Its modules and node ids are called as in a checkout, so that records match."""
 
 
-def suites_root(package: Path = PACKAGE) -> Path | None:
+def find_suites_root(package: Path = PACKAGE) -> Path | None:
     """Returns the folder that holds ``suites`` and their configuration; None if there are none.
 
     Args:
@@ -22,7 +22,7 @@ def suites_root(package: Path = PACKAGE) -> Path | None:
     return next((root for root in roots if (root / "suites" / "conftest.py").is_file()), None)
 
 
-def suites_command(arguments: Sequence[str], root: Path, folder: Path) -> list[str]:
+def make_suites_command(arguments: Sequence[str], root: Path, folder: Path) -> list[str]:
     """Returns the command that runs the suites of this root with the user's arguments for pytest.
 
     Baselines and pytest's cache belong to the user: they lie in the current folder, and not beside the package.
@@ -47,13 +47,13 @@ def run_suites(arguments: Sequence[str]) -> int:
     Args:
         arguments: for pytest.
     """
-    root = suites_root()
+    root = find_suites_root()
     if root is None:
         print(
             f"error: {PACKAGE} has no suites: install the wheel of pytest-gpuperf, or run pytest in a checkout",
             file=sys.stderr,
         )
         return 1
-    command = suites_command(arguments, root, Path.cwd())
+    command = make_suites_command(arguments, root, Path.cwd())
     sys.stdout.flush()
     os.execv(command[0], command)

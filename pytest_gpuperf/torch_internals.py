@@ -77,7 +77,7 @@ def is_open(group: ProcessGroup | None) -> bool:
     return group is not None and group in c10d._world.pg_map
 
 
-def groups_made() -> int:
+def count_groups() -> int:
     """How many groups torch has numbered since the default group was opened; no public name counts them."""
     from torch.distributed import distributed_c10d as c10d
 
@@ -109,43 +109,43 @@ def make_default(group: ProcessGroup | None) -> None:
     c10d._update_default_pg(group)
 
 
-def default_backend(device: torch.device) -> Any:
+def find_default_backend(device: torch.device) -> Any:
     """The default group's backend for the device, whose options can be set; ``get_backend`` returns a name."""
     from torch.distributed import distributed_c10d as c10d
 
     return c10d._get_default_group()._get_backend(device)
 
 
-def default_timeout(device: torch.device) -> Any:
+def read_default_timeout(device: torch.device) -> Any:
     """How long the default group's collectives for the device may take; publicly, it can be set and not read."""
-    return default_backend(device).options._timeout
+    return find_default_backend(device).options._timeout
 
 
-def default_store() -> Store:
+def find_default_store() -> Store:
     """The default group's store; publicly, only who passed it to ``init_process_group`` has it."""
     from torch.distributed import distributed_c10d as c10d
 
     return c10d._get_default_store()
 
 
-def sequence_number(group: ProcessGroup) -> int:
+def read_sequence_number(group: ProcessGroup) -> int:
     """How many collectives the group has issued, as its backend counts them; no public name counts them."""
     backend: Any = group  # torch does not declare the method
     return int(backend._get_sequence_number_for_group())
 
 
-def groups_issued() -> tuple[tuple[str, int], ...]:
+def count_issued() -> tuple[tuple[str, int], ...]:
     """The name of each group of this rank with how many collectives it has issued; no public name counts them."""
     from torch.distributed import distributed_c10d as c10d
 
     found = []
     for group, name in list(c10d._world.pg_names.items()):
         with suppress(Exception):  # a backend that counts nothing, or a group that is being destroyed
-            found.append((str(name), sequence_number(group)))
+            found.append((str(name), read_sequence_number(group)))
     return tuple(found)
 
 
-def default_group() -> ProcessGroup | None:
+def find_default_group() -> ProcessGroup | None:
     """The default group; None without one. Publicly, ``torch.distributed.group.WORLD`` is it, which may raise."""
     from torch.distributed import distributed_c10d as c10d
 
@@ -153,15 +153,15 @@ def default_group() -> ProcessGroup | None:
     return group
 
 
-def default_group_name() -> str:
+def find_default_group_name() -> str:
     """The default group's name, as the flight recorder has it; empty without one."""
     from torch.distributed import distributed_c10d as c10d
 
-    group = default_group()
+    group = find_default_group()
     return "" if group is None else str(c10d._world.pg_names.get(group, ""))
 
 
-def flight_recorder(backend: str) -> Callable[[], bytes] | None:
+def find_flight_recorder(backend: str) -> Callable[[], bytes] | None:
     """Pickles what the backend's flight recorder holds, without stacks; None where this torch has no such recorder.
 
     Args:
@@ -200,14 +200,14 @@ def global_module_hooks() -> dict[str, Mapping[int, object]]:
     return {name: value for name, value in hooks.items() if name.startswith("_global_") and isinstance(value, Mapping)}
 
 
-def overload(obj: object) -> tuple[object, str] | None:
+def split_overload(obj: object) -> tuple[object, str] | None:
     """The operator and the overload's name, of an overload such as ``torch.ops.aten.add.Tensor``; None of others."""
     import torch
 
     return (obj.overloadpacket, obj._overloadname) if isinstance(obj, torch._ops.OpOverload) else None
 
 
-def operator(obj: object) -> tuple[str, str] | None:
+def split_operator(obj: object) -> tuple[str, str] | None:
     """Namespace and name of an operator such as ``torch.ops.aten.add``; None of others. Its ``str`` has a dot."""
     import torch
 
@@ -225,7 +225,7 @@ def wait_for_tensor(tensor: Any) -> Any:
     return tensor
 
 
-def leaves(tree: object) -> Sequence[object]:
+def list_leaves(tree: object) -> Sequence[object]:
     """The objects in nested lists, tuples and dicts; torch has no public name for it."""
     from torch.utils._pytree import tree_leaves
 
@@ -276,7 +276,7 @@ def store_address(frame: FrameType) -> tuple[Any, Any] | None:
     return frame.f_locals.get("hostname"), frame.f_locals.get("port")
 
 
-def message_in_passing(frame: FrameType) -> tuple[bool, tuple[int, ...], int] | None:
+def find_message(frame: FrameType) -> tuple[bool, tuple[int, ...], int] | None:
     """Whether a thread sends, its peers' global ranks and the bytes, if it is in a send or receive; None if it is not.
 
     Publicly, nobody can ask. A frame of these functions has variables of these names. A receive without a source may
@@ -290,7 +290,7 @@ def message_in_passing(frame: FrameType) -> tuple[bool, tuple[int, ...], int] | 
         return None
     sends = code.co_name.endswith("send")
     peer, place = (variables.get(f"{start}{'dst' if sends else 'src'}") for start in ("", "group_"))
-    group = variables.get("group") or default_group()
+    group = variables.get("group") or find_default_group()
     members = () if group is None else group_ranks(group)
     nbytes = getattr(variables.get("tensor"), "nbytes", 0)
     if group is None or not members:
@@ -308,7 +308,7 @@ def group_ranks(group: ProcessGroup) -> tuple[int, ...]:
     return tuple(c10d._world.pg_group_ranks.get(group, ()))
 
 
-def kernel_below(operation: Any) -> Callable[..., Any]:
+def find_kernel_below(operation: Any) -> Callable[..., Any]:
     """What runs an operation's kernel below BackendSelect, for the keys that a kernel there was called with.
 
     Publicly, ``torch.library.get_kernel`` returns it. That one holds the GIL while it runs: gloo's thread may want it
@@ -335,12 +335,12 @@ def group_being_opened(stack: Sequence[FrameType]) -> tuple[str, tuple[int, ...]
     return None
 
 
-def signature(operation: Any) -> list[tuple[str, str]]:
+def read_signature(operation: Any) -> list[tuple[str, str]]:
     """Names and types of an operation's arguments; publicly, they are a part of its text."""
     return [(argument.name, str(argument.type)) for argument in operation._schema.arguments]
 
 
-def reduction_named_by(frame: FrameType | None) -> str:
+def find_reduction(frame: FrameType | None) -> str:
     """The reduction that a collective's caller asks for: ``SUM``; empty if that cannot be told.
 
     An operation of c10d gets it as an object that nothing opens.

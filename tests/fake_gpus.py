@@ -72,4 +72,4 @@ def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that run no program need no ranks: none are started, though GPUs are in use."""
     monkeypatch.setattr("pytest_gpuperf.ranks.pools.Pools.warm_up", lambda self: None)
     monkeypatch.setattr(RankSupply, "get", lambda *_: SimpleNamespace(pids=()))
-    monkeypatch.setattr(CurrentRanks, "_software", lambda self, size: {"torch": "2.13.0"})
+    monkeypatch.setattr(CurrentRanks, "_read_software", lambda self, size: {"torch": "2.13.0"})

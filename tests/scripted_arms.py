@@ -85,7 +85,7 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(wiring, "Arms", lambda *_: ScriptedOpener(folder))
     here = ScriptedArm(folder, "here", "present")
     monkeypatch.setattr(wiring, "Relaunching", lambda *_: here)
-    monkeypatch.setattr(racing, "body_hash", lambda item: HASH)
+    monkeypatch.setattr(racing, "hash_body", lambda item: HASH)
     monkeypatch.setattr(racing.Racing, "require", lambda self: None)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.features import modules
+from pytest_gpuperf.features import iterate_modules
 from tests.whole_run import environment, write
 
 PACKAGE = Path(__file__).parents[1] / "pytest_gpuperf"
@@ -107,7 +107,7 @@ def test_without_a_feature_the_core_and_all_others_work(feature: str, tmp_path: 
 
 
 def test_every_feature_has_hooks_or_a_command() -> None:
-    assert {name for kind in ("plugin", "command") for name, _ in modules(kind)} == set(FEATURES)
+    assert {name for kind in ("plugin", "command") for name, _ in iterate_modules(kind)} == set(FEATURES)
 
 
 def test_imports_between_features_are_those_that_they_say_they_need() -> None:

@@ -191,7 +191,7 @@ def test_a_test_has_processes_of_its_own_if_it_asks_for_them(marker: RanksMarker
 def test_the_largest_world_that_the_gpus_hold_stands_for_smaller_ones(
     marker: RanksMarker, gpus: int, sizes: tuple[int, ...]
 ) -> None:
-    assert marker.sizes_on(gpus) == sizes
+    assert marker.choose_sizes(gpus) == sizes
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_the_largest_world_that_the_gpus_hold_stands_for_smaller_ones(
 def test_without_world_sizes_the_nodes_say_how_many_ranks_there_are(
     marker: RanksMarker, gpus: int, nodes: int, sizes: tuple[int, ...]
 ) -> None:
-    assert marker.sizes_on(gpus, nodes) == sizes
+    assert marker.choose_sizes(gpus, nodes) == sizes
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_without_world_sizes_the_nodes_say_how_many_ranks_there_are(
 def test_a_run_may_have_the_largest_world_of_each_test_alone(
     marker: RanksMarker, gpus: int, nodes: int, sizes: tuple[int, ...]
 ) -> None:
-    assert marker.sizes_on(gpus, nodes, largest=True) == sizes
+    assert marker.choose_sizes(gpus, nodes, largest=True) == sizes
 
 
 def test_the_option_leaves_one_world_of_each_test(pytester: pytest.Pytester, eight_gpus: None) -> None:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pytest_gpuperf.__main__ import _parser
+from pytest_gpuperf.__main__ import _make_parser
 from pytest_gpuperf.markers import MARKERS
 from tests.whole_run import ROOT
 
@@ -31,7 +31,7 @@ def test_every_keyword_of_the_marker_has_a_reason() -> None:
 
 
 def test_every_option_of_a_command_has_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = _parser()
+    parser = _make_parser()
     offered = re.search(r"\{(.*?)\}|^ +(\w+(?: \| \w+)+)", parser.format_help(), re.MULTILINE)
     assert offered is not None
     commands = re.split(r" \| |,", offered[1] or offered[2])

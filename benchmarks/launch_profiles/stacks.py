@@ -19,10 +19,10 @@ DOINGS: Mapping[str, tuple[str, ...]] = {
     "process groups": ("ranks/groups.py:open",),
     "estimates": ("timing/measure.py:_plan",),
     "warm-up": ("timing/measure.py:warm_up",),
-    "samples that count": ("timing/measure.py:until_precise", "timing/interleaving.py:interleave"),
+    "samples that count": ("timing/measure.py:sample_until_precise", "timing/interleaving.py:interleave"),
     "verification": (
         *("timing/measure.py:verify", "timing/verification.py:__call__"),
-        *("timing/compare.py:_first_output", "timing/compare.py:_compare_outputs"),
+        *("timing/compare.py:_take_first_output", "timing/compare.py:_compare_outputs"),
     ),
     "counters": ("timing/metering.py:meter",),
     "preparation": ("timing/stepping.py:prepare",),

@@ -99,7 +99,7 @@ def against_record(rule: Rule, history: History, today: Sequence[float], code: f
     if not rule.suspects(history, ys[0], shown=rule.is_noisy(history)):
         return Course()
     for count in range(2, len(ys) + 1):
-        decision = rule.against_record(history, ys[:count]).decision
+        decision = rule.compare_with_record(history, ys[:count]).decision
         if decision is not Decision.OPEN:
             return Course(True, decision is Decision.ACCUSED, clearing=count - 1)
     return Course(True, undecided=True, clearing=len(ys) - 1)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_gpuperf.baselines import results
-from pytest_gpuperf.baselines.match import difference
-from pytest_gpuperf.baselines.merge import Merged, Stamp, UpdatePolicy, enough, join, merge
+from pytest_gpuperf.baselines.match import describe_difference
+from pytest_gpuperf.baselines.merge import Merged, Stamp, UpdatePolicy, drop_too_few, join, merge
 from pytest_gpuperf.baselines.mode import Mode
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.results import ResultsError
@@ -49,7 +49,7 @@ def adopt(files: Sequence[Path], storage: Storage, policy: UpdatePolicy, stamp: 
             problem = f"is of {candidate.hardware_key!r}, expected {key!r} as in {str(files[0])!r}"
             raise ResultsError(file, problem, "adopt the results of each hardware on their own")
         for earlier in range(number):  # the first may not tell what differs between two others
-            if why := difference(candidates[earlier].match, candidate.match):
+            if why := describe_difference(candidates[earlier].match, candidate.match):
                 problem = f"{why} as in {str(files[earlier])!r}: their metrics cannot be compared"
                 raise ResultsError(file, problem, "adopt them on their own, into another folder (--baselines DIR)")
         if not candidate.tests:
@@ -57,7 +57,7 @@ def adopt(files: Sequence[Path], storage: Storage, policy: UpdatePolicy, stamp: 
             raise ResultsError(file, problem, "adopt what a run with --gpus N and without --smoke has written")
     candidate, unfit = join(candidates)
     if policy.mode is not Mode.APPEND:
-        candidate, few = enough(candidate)
+        candidate, few = drop_too_few(candidate)
         unfit |= few
     merged: list[Merged] = []
     where = storage.where(key)
@@ -66,7 +66,7 @@ def adopt(files: Sequence[Path], storage: Storage, policy: UpdatePolicy, stamp: 
         if stored is not None:
             stored.require(candidate.match, where)
         known = stored or Baselines(key, candidate.match)
-        current, old = _current(known, candidate)
+        current, old = _drop_outdated(known, candidate)
         unfit.update(old)
         outcome = merge(known, current, policy, stamp)
         merged.append(outcome)
@@ -76,14 +76,14 @@ def adopt(files: Sequence[Path], storage: Storage, policy: UpdatePolicy, stamp: 
     return AdoptedResults(where, merged[0], unfit)
 
 
-def _current(stored: Baselines, candidate: Baselines) -> tuple[Baselines, dict[str, str]]:
+def _drop_outdated(stored: Baselines, candidate: Baselines) -> tuple[Baselines, dict[str, str]]:
     """Leaves out tests whose entry is of another body that was measured later, and says so of each."""
     unfit = {}
     for test, measured in candidate.tests.items():
         entry = stored.tests.get(test)
         if entry is None or entry.body_hash == measured.body_hash:
             continue
-        before, after = _last(candidate, measured), _last(stored, entry)
+        before, after = _find_last_time(candidate, measured), _find_last_time(stored, entry)
         if before < after:
             unfit[test] = (
                 f"the results are of another body than its entry, and older: got launches until {cut(before)}, "
@@ -92,7 +92,7 @@ def _current(stored: Baselines, candidate: Baselines) -> tuple[Baselines, dict[s
     return replace(candidate, tests={t: entry for t, entry in candidate.tests.items() if t not in unfit}), unfit
 
 
-def _last(baselines: Baselines, entry: TestBaseline) -> str:
+def _find_last_time(baselines: Baselines, entry: TestBaseline) -> str:
     # ISO 8601 in UTC, all of one form: as text they are in the order of time.
     return max(
         (baselines.launches[figure.launch].at for metric in entry.metrics.values() for figure in metric.launches),

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpuperf.baselines import json_files, results
-from pytest_gpuperf.baselines.differences import differing, usual
-from pytest_gpuperf.baselines.losses import change_of, unlike
-from pytest_gpuperf.baselines.match import FOLDER, difference
+from pytest_gpuperf.baselines.differences import differing, find_usual
+from pytest_gpuperf.baselines.losses import change_of, describe_mismatch
+from pytest_gpuperf.baselines.match import FOLDER, describe_difference
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines, MetricBaseline, require_figures
 
 
@@ -25,7 +25,9 @@ class Pair:
     @property
     def unlike(self) -> str:
         """Why the two cannot be compared; empty where they can, or where there are no two."""
-        return "" if self.first is None or self.second is None else unlike(self.name, self.first, self.second)
+        return (
+            "" if self.first is None or self.second is None else describe_mismatch(self.name, self.first, self.second)
+        )
 
     @property
     def change(self) -> float | None:
@@ -62,9 +64,9 @@ def compare(first: Path, second: Path) -> Compared:
     if one.hardware_key != other.hardware_key:
         problem = f"is of {other.hardware_key!r}, expected {one.hardware_key!r} as in {str(first)!r}"
         raise BaselineError(second, problem, "compare two files of one hardware")
-    if why := difference(one.match, other.match):
+    if why := describe_difference(one.match, other.match):
         raise BaselineError(second, f"{why} as in {str(first)!r}: their metrics cannot be compared", FOLDER)
-    pairs = sorted(_pairs(one, other), key=_rank)
+    pairs = sorted(_make_pairs(one, other), key=_rank_pair)
     if all(pair.first is None or pair.second is None for pair in pairs):
         problem = f"got no metric that {str(first)!r} has too, expected the same tests in both"
         raise BaselineError(second, problem, "compare runs of the same tests")
@@ -73,7 +75,7 @@ def compare(first: Path, second: Path) -> Compared:
         one.hardware_key,
         tuple(pairs),
         tuple(sorted(test for test in both if one.tests[test].body_hash != other.tests[test].body_hash)),
-        differing(_environments(one), usual(_environments(other))),
+        differing(_list_environments(one), find_usual(_list_environments(other))),
     )
 
 
@@ -89,7 +91,7 @@ def _load(path: Path) -> Baselines:
     return found
 
 
-def _pairs(one: Baselines, other: Baselines) -> list[Pair]:
+def _make_pairs(one: Baselines, other: Baselines) -> list[Pair]:
     pairs = []
     for test in one.tests.keys() | other.tests.keys():
         first, second = (side.tests[test].metrics if test in side.tests else {} for side in (one, other))
@@ -97,11 +99,11 @@ def _pairs(one: Baselines, other: Baselines) -> list[Pair]:
     return pairs
 
 
-def _rank(pair: Pair) -> tuple[int, float, str, str]:
+def _rank_pair(pair: Pair) -> tuple[int, float, str, str]:
     if pair.first is None or pair.second is None:
         return 2 if pair.second is None else 3, 0.0, pair.test, pair.name
     return (1, 0.0, pair.test, pair.name) if pair.change is None else (0, pair.change, pair.test, pair.name)
 
 
-def _environments(baselines: Baselines) -> list[Mapping[str, str]]:
+def _list_environments(baselines: Baselines) -> list[Mapping[str, str]]:
     return [info.environment for info in baselines.launches.values()]

@@ -40,13 +40,13 @@ def differing(recorded: Iterable[Mapping[str, str]], now: Mapping[str, str]) -> 
     launches = list(recorded)
     found = {}
     for name in sorted({*now, *(name for launch in launches for name in launch if name.isupper())}):
-        then, is_now = _values(name, launches), now.get(name, "")
+        then, is_now = _count_values(name, launches), now.get(name, "")
         if 2 * then[is_now] < then.total():
             found[name] = then.most_common(1)[0][0], is_now
     return found
 
 
-def likeliest_first(differs: Mapping[str, tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
+def sort_by_likelihood(differs: Mapping[str, tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
     """The differences in the order in which they are likely to move a figure.
 
     Somebody set a variable on purpose, so variables come first, and NCCL's before others. Of versions, those of what
@@ -63,13 +63,13 @@ def likeliest_first(differs: Mapping[str, tuple[str, str]]) -> list[tuple[str, t
     return sorted(differs.items(), key=rank)
 
 
-def usual(launches: Iterable[Mapping[str, str]]) -> dict[str, str]:
+def find_usual(launches: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """What most launches ran with, by name; what most of them had not set is missing."""
     known = list(launches)
     names = sorted({name for launch in known for name in launch})
-    most = {name: _values(name, known).most_common(1)[0][0] for name in names}
+    most = {name: _count_values(name, known).most_common(1)[0][0] for name in names}
     return {name: value for name, value in most.items() if value}
 
 
-def _values(name: str, launches: Iterable[Mapping[str, str]]) -> Counter[str]:
+def _count_values(name: str, launches: Iterable[Mapping[str, str]]) -> Counter[str]:
     return Counter(launch.get(name, "") for launch in launches if name in launch or name.isupper())

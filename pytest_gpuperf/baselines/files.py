@@ -33,10 +33,10 @@ def read_bytes(path: Path) -> bytes:
         OSError: It is anything else, holds too much, or cannot be read.
     """
     with FileIO(open_regular(path, os.O_RDONLY, follow=True), "rb") as stream:
-        return contents(stream)
+        return read_contents(stream)
 
 
-def contents(stream: FileIO) -> bytes:
+def read_contents(stream: FileIO) -> bytes:
     """What an open file holds, from its beginning.
 
     Raises:
@@ -116,7 +116,7 @@ def replace(target: Path, text: str) -> None:
         mode = stat.S_IMODE(found.st_mode)
     # In the same folder, so that the replacement is atomic. Nobody can plant a name that is drawn here, and O_EXCL
     # follows no link; tempfile would give it a mode that the umask has no part in.
-    temporary = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}.tmp")
+    temporary = target.with_name(f"{_make_prefix(target)}{secrets.token_hex(8)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as stream:
@@ -133,13 +133,15 @@ def replace(target: Path, text: str) -> None:
 def remove_leftovers(target: Path) -> None:
     """Removes what killed writers of a file left beside it; only who holds its lock knows that none is in use."""
     with os.scandir(target.parent) as entries:
-        left = [entry.path for entry in entries if entry.name.startswith(_prefix(target)) and _is_temporary(entry.name)]
+        left = [
+            entry.path for entry in entries if entry.name.startswith(_make_prefix(target)) and _is_temporary(entry.name)
+        ]
     for path in left:
         with suppress(OSError):
             os.unlink(path)
 
 
-def _prefix(target: Path) -> str:
+def _make_prefix(target: Path) -> str:
     return f".{target.name[:200]}."  # no name may be longer than 255 bytes
 
 

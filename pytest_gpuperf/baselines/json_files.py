@@ -8,9 +8,9 @@ from pathlib import Path
 from filelock import FileLock
 
 from pytest_gpuperf.baselines import files
-from pytest_gpuperf.baselines.json_text import parse, text_of
+from pytest_gpuperf.baselines.json_text import format_json, parse
 from pytest_gpuperf.baselines.schema import RESTORE, BaselineError, Baselines
-from pytest_gpuperf.baselines.stored_text import as_stored, parse_text
+from pytest_gpuperf.baselines.stored_text import make_stored_data, parse_text
 
 LOCK_SECONDS = 60.0  # a holder reads and writes one small file; longer means it hangs
 
@@ -108,7 +108,7 @@ def update(path: Path, hardware_key: str, change: Callable[[Baselines | None], B
         BaselineError: Where the stored file cannot be used; it is left as it is.
         BaselineWriteError: Where the file cannot be written; the old one is left as it is.
     """
-    target = _target(path)  # whoever writes by another link, or by none, takes the same lock
+    target = _follow_link(path)  # whoever writes by another link, or by none, takes the same lock
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         held = FileLock(target.with_name(f".{target.name}.lock"), timeout=LOCK_SECONDS).acquire()
@@ -125,7 +125,7 @@ def update(path: Path, hardware_key: str, change: Callable[[Baselines | None], B
             raise ValueError(
                 f"change made baselines of {changed.hardware_key!r}, expected {hardware_key!r}: keep the key"
             )
-        replace(target, text_of(as_stored(changed, stored, data)))
+        replace(target, format_json(make_stored_data(changed, stored, data)))
     return changed
 
 
@@ -137,13 +137,13 @@ def replace(path: Path, text: str) -> None:
     Raises:
         BaselineWriteError: Where it cannot be written; the old one is left as it is.
     """
-    target = _target(path)
+    target = _follow_link(path)
     try:
         files.replace(target, text)
     except OSError as error:
         raise BaselineWriteError(target, error) from error
 
 
-def _target(path: Path) -> Path:
+def _follow_link(path: Path) -> Path:
     # pathlib would raise where the system refuses the path; whoever opens it says so, and of which file.
     return Path(os.path.realpath(path)) if os.path.islink(path) else path

@@ -4,8 +4,8 @@ import json
 import math
 from collections import Counter
 
-from pytest_gpuperf.baselines.plain import at, cut, mismatch
-from pytest_gpuperf.figures.metric import finite
+from pytest_gpuperf.baselines.plain import at, cut, make_mismatch
+from pytest_gpuperf.figures.metric import convert_to_finite
 
 DIGITS = 5  # significant digits: 1e-5 is far below any spread, and short numbers make reviewable diffs
 
@@ -18,12 +18,12 @@ def parse(raw: bytes, where: str = "file") -> dict[str, object]:
     """
     data = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
     if not isinstance(data, dict):
-        raise mismatch(where, data, "an object")
+        raise make_mismatch(where, data, "an object")
     _refuse_beyond(data, where)
     return data
 
 
-def text_of(data: object) -> str:
+def format_json(data: object) -> str:
     """JSON made to be reviewed: sorted, a value a line."""
     return json.dumps(data, sort_keys=True, indent=1, allow_nan=False) + "\n"
 
@@ -58,5 +58,5 @@ def _refuse_beyond(value: object, where: str) -> None:
         for step, item in value.items() if isinstance(value, dict) else enumerate(value):
             if isinstance(item, (dict, list, float, int)):
                 _refuse_beyond(item, at(where, step))
-    elif finite(value) is None and not isinstance(value, bool):
-        raise mismatch(where, value, "a finite number, at most 1.8e308")
+    elif convert_to_finite(value) is None and not isinstance(value, bool):
+        raise make_mismatch(where, value, "a finite number, at most 1.8e308")

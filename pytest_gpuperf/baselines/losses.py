@@ -25,7 +25,7 @@ class Loss:
     """The anchor, if the old centre is its own; None if it is the stored one."""
 
 
-def losses(test: str, old: TestBaseline, new: TestBaseline, minimum_slowdown: float) -> list[Loss]:
+def find_losses(test: str, old: TestBaseline, new: TestBaseline, minimum_slowdown: float) -> list[Loss]:
     """Metrics that are worse than what is stored, or than their anchor, by more than the bound.
 
     The bound is what a run has to find. It does not grow with the spread: one bad launch, or launches of a slower
@@ -38,29 +38,29 @@ def losses(test: str, old: TestBaseline, new: TestBaseline, minimum_slowdown: fl
         minimum_slowdown: The bound, as a ratio minus 1.
     """
     found = []
-    for name, metric in comparable(old, new).items():
+    for name, metric in find_comparable(old, new).items():
         center = new.metrics[name].center
         earlier: list[tuple[float, Anchor | None]] = [(metric.center, None)]
         if metric.anchor is not None:
             earlier.append((metric.anchor.center, metric.anchor))
         for before, anchor in earlier:
-            if gain(metric.better, before, center) < -math.log1p(minimum_slowdown):
+            if compute_gain(metric.better, before, center) < -math.log1p(minimum_slowdown):
                 change = change_of(metric.better, before, center)
                 found.append(Loss(test, name, metric.unit, before, center, change, minimum_slowdown, anchor))
                 break
     return found
 
 
-def comparable(old: TestBaseline, new: TestBaseline) -> Mapping[str, MetricBaseline]:
+def find_comparable(old: TestBaseline, new: TestBaseline) -> Mapping[str, MetricBaseline]:
     """The old metrics that the new entry has too, of the same unit, direction and clock."""
     return {
         name: metric
         for name, metric in old.metrics.items()
-        if name in new.metrics and not unlike(name, metric, new.metrics[name])
+        if name in new.metrics and not describe_mismatch(name, metric, new.metrics[name])
     }
 
 
-def unlike(name: str, one: MetricBaseline, other: MetricBaseline) -> str:
+def describe_mismatch(name: str, one: MetricBaseline, other: MetricBaseline) -> str:
     """Why figures of the two cannot be compared; empty where they can."""
     for what in ("unit", "better", "clock"):
         before, after = getattr(one, what), getattr(other, what)
@@ -69,16 +69,16 @@ def unlike(name: str, one: MetricBaseline, other: MetricBaseline) -> str:
     return ""
 
 
-def gain(better: Better, old: float, new: float) -> float:
+def compute_gain(better: Better, old: float, new: float) -> float:
     """The logarithm of by how much the new figure is better."""
     return math.log(new / old) if better == "higher" else math.log(old / new)
 
 
-def changes(old: TestBaseline, new: TestBaseline) -> dict[str, Change]:
+def find_changes(old: TestBaseline, new: TestBaseline) -> dict[str, Change]:
     """The centres before and after, of the metrics that can be compared."""
     return {
         name: (metric.center, new.metrics[name].center)
-        for name, metric in comparable(old, new).items()
+        for name, metric in find_comparable(old, new).items()
         if metric.center != new.metrics[name].center
     }
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, TypeAlias
 
 from pytest_gpuperf.baselines.plain import Told, cut
-from pytest_gpuperf.figures.metric import finite
+from pytest_gpuperf.figures.metric import convert_to_finite
 
 Scalar: TypeAlias = Annotated[str | int | float | bool, Told("a string, a finite number, true, false or null")] | None
 
@@ -17,12 +17,12 @@ MANY = 10  # facts that a message names
 _DIGITS = 1e-4  # a file keeps five
 
 
-def difference(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> str | None:
+def describe_difference(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> str | None:
     """What was found and what is stored, where they differ; None where figures of both can be compared.
 
     What either does not tell differs from nothing.
     """
-    names = _differing(stored, found)
+    names = _list_differing(stored, found)
     if not names:
         return None
     got, expected = (
@@ -31,10 +31,10 @@ def difference(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> str
     return f"got GPUs with {got}, expected {expected}"
 
 
-def cure_of(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> str:
+def describe_cure(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> str:
     """What to do where they differ."""
     limit = stored.get(POWER_LIMIT)
-    if finite(limit) is None or _differing(stored, found) != [POWER_LIMIT]:
+    if convert_to_finite(limit) is None or _list_differing(stored, found) != [POWER_LIMIT]:
         return f"measure on such GPUs, or {FOLDER}"
     return f"measure with its power limit (nvidia-smi -pl {limit:g}), or {FOLDER}"
 
@@ -47,14 +47,14 @@ def unite(several: Iterable[Mapping[str, Scalar]]) -> dict[str, Scalar]:
     return facts
 
 
-def _differing(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> list[str]:
-    return [name for name in sorted(stored.keys() & found.keys()) if not _alike(name, stored[name], found[name])]
+def _list_differing(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> list[str]:
+    return [name for name in sorted(stored.keys() & found.keys()) if not _is_alike(name, stored[name], found[name])]
 
 
-def _alike(name: str, one: Scalar, other: Scalar) -> bool:
+def _is_alike(name: str, one: Scalar, other: Scalar) -> bool:
     if one is None or other is None:
         return True
-    first, second = finite(one), finite(other)
+    first, second = convert_to_finite(one), convert_to_finite(other)
     if first is None or second is None:
         return one == other
     return math.isclose(first, second, rel_tol=_DIGITS, abs_tol=_ABOUT.get(name, 0.0))

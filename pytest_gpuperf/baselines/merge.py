@@ -4,7 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_gpuperf.baselines.losses import Loss, changes, comparable, gain, losses, unlike
+from pytest_gpuperf.baselines.losses import (
+    Loss,
+    compute_gain,
+    describe_mismatch,
+    find_changes,
+    find_comparable,
+    find_losses,
+)
 from pytest_gpuperf.baselines.match import unite
 from pytest_gpuperf.baselines.mode import LEAST_LAUNCHES, Mode
 from pytest_gpuperf.baselines.plain import cut
@@ -96,14 +103,14 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
     for test, measured in sorted(candidate.tests.items()):
         old = stored.tests.get(test)
         if policy.mode is Mode.NEW and old is not None:
-            if (longer := _with_new_metrics(old, measured, described)) is None:
+            if (longer := _add_new_metrics(old, measured, described)) is None:
                 present.append(test)
             else:
                 entries[test] = longer
             continue
         new = measured
         if policy.mode is Mode.APPEND:
-            if why := _unfit(old, measured):
+            if why := _describe_unfit(old, measured):
                 unfit[test] = why
                 continue
             assert old is not None
@@ -111,16 +118,16 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
         if old is None:
             entries[test] = _set_anchor(new, {}, described)
             continue
-        if policy.mode is Mode.MOVED and not _stale(old, new) and not _has_moved(old, new):
+        if policy.mode is Mode.MOVED and not _is_stale(old, new) and not _has_moved(old, new):
             unmoved.append(test)
             continue
-        found = losses(test, old, new, policy.minimum_slowdown)
+        found = find_losses(test, old, new, policy.minimum_slowdown)
         moved = {loss.name for loss in found}
         if policy.mode is Mode.APPEND:
             # Launches of a slower program need not move the centre to spoil the spread.
             found += [
                 loss
-                for loss in losses(test, old, measured, policy.minimum_slowdown)
+                for loss in find_losses(test, old, measured, policy.minimum_slowdown)
                 if loss.name not in moved and len(measured.metrics[loss.name].launches) >= FEWEST_APPENDED
             ]
         if found:
@@ -140,9 +147,9 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
         author=stamp.author,
         reason=stamp.reason,
         tests=tuple(entries),
-        launches=_launches(candidate, entries),
+        launches=_count_launches(candidate, entries),
         mode=policy.mode.value,
-        changed=_changes(stored, entries),
+        changed=_collect_changes(stored, entries),
         accepted=tuple(sorted({loss.test for loss in accepted})),
     )
     return replace(outcome, baselines=stored.replace_tests(entries, candidate.launches, update))
@@ -166,7 +173,7 @@ def join(candidates: Sequence[Baselines]) -> tuple[Baselines, dict[str, str]]:
             known = tests.get(test)
             if known is None:
                 tests[test] = entry
-            elif why := _unlike(known, entry):
+            elif why := _describe_mismatch(known, entry):
                 unfit[test] = f"the results do not belong together: {why}"
             else:
                 tests[test] = _append(known, entry)
@@ -176,7 +183,7 @@ def join(candidates: Sequence[Baselines]) -> tuple[Baselines, dict[str, str]]:
     return Baselines(candidates[0].hardware_key, match, described, kept), unfit
 
 
-def enough(candidate: Baselines, least: int = LEAST_LAUNCHES) -> tuple[Baselines, dict[str, str]]:
+def drop_too_few(candidate: Baselines, least: int = LEAST_LAUNCHES) -> tuple[Baselines, dict[str, str]]:
     """Leaves out the tests of too few launches to be a baseline, and says so of each."""
     counts = {
         test: min(len(metric.launches) for metric in entry.metrics.values())
@@ -187,10 +194,10 @@ def enough(candidate: Baselines, least: int = LEAST_LAUNCHES) -> tuple[Baselines
     return replace(candidate, tests={t: entry for t, entry in candidate.tests.items() if t in counts.keys() - few}), few
 
 
-def _unfit(old: TestBaseline | None, measured: TestBaseline) -> str:
+def _describe_unfit(old: TestBaseline | None, measured: TestBaseline) -> str:
     if old is None:
         return "it has no entry that launches could be added to"
-    if why := _unlike(old, measured):
+    if why := _describe_mismatch(old, measured):
         return f"its entry is stale: {why}"
     known = [{figure.launch for figure in metric.launches} for metric in old.metrics.values()]
     if all(
@@ -202,17 +209,17 @@ def _unfit(old: TestBaseline | None, measured: TestBaseline) -> str:
     return ""
 
 
-def _stale(old: TestBaseline, new: TestBaseline) -> bool:
-    return bool(_unlike(old, new))
+def _is_stale(old: TestBaseline, new: TestBaseline) -> bool:
+    return bool(_describe_mismatch(old, new))
 
 
-def _unlike(one: TestBaseline, other: TestBaseline) -> str:
+def _describe_mismatch(one: TestBaseline, other: TestBaseline) -> str:
     """Why figures of the two cannot be compared; empty where they can."""
     if one.body_hash != other.body_hash:
         return f"the test's body was {cut(one.body_hash)!r} and is {cut(other.body_hash)!r}"
     if set(one.metrics) != set(other.metrics):
         return f"its metrics were {cut(str(sorted(one.metrics)))} and are {cut(str(sorted(other.metrics)))}"
-    whys = (unlike(name, metric, other.metrics[name]) for name, metric in one.metrics.items())
+    whys = (describe_mismatch(name, metric, other.metrics[name]) for name, metric in one.metrics.items())
     return next((why for why in whys if why), "")
 
 
@@ -226,7 +233,7 @@ def _append(old: TestBaseline, measured: TestBaseline) -> TestBaseline:
     )
 
 
-def _with_new_metrics(
+def _add_new_metrics(
     old: TestBaseline, measured: TestBaseline, described: Mapping[str, LaunchInfo]
 ) -> TestBaseline | None:
     """The entry with the metrics that it lacks; None if it lacks none, or is of another body."""
@@ -250,12 +257,12 @@ def _settle(
     old: TestBaseline, new: TestBaseline, lost: set[str], minimum_slowdown: float, described: Mapping[str, LaunchInfo]
 ) -> TestBaseline:
     anchors = {}
-    stays = comparable(old, new)
+    stays = find_comparable(old, new)
     for name, metric in stays.items():
         # A file of schema 1 has no anchors: what it says now is the oldest that is known.
         anchor = metric.anchor or _anchor(metric, described)
         bound = math.log1p(minimum_slowdown)
-        if name not in lost and gain(metric.better, anchor.center, new.metrics[name].center) <= bound:
+        if name not in lost and compute_gain(metric.better, anchor.center, new.metrics[name].center) <= bound:
             anchors[name] = anchor
     # What a reviewer wrote is about the body that was there.
     by_hand = stays.keys() if old.body_hash == new.body_hash else set()
@@ -287,15 +294,15 @@ def _anchor(metric: MetricBaseline, described: Mapping[str, LaunchInfo]) -> Anch
     return Anchor(metric.center, info.commit, info.at)
 
 
-def _launches(candidate: Baselines, entries: Mapping[str, TestBaseline]) -> int:
+def _count_launches(candidate: Baselines, entries: Mapping[str, TestBaseline]) -> int:
     counts = (len(metric.launches) for test in entries for metric in candidate.tests[test].metrics.values())
     return max(counts, default=1)
 
 
-def _changes(stored: Baselines, entries: Mapping[str, TestBaseline]) -> dict[str, dict[str, Change]]:
+def _collect_changes(stored: Baselines, entries: Mapping[str, TestBaseline]) -> dict[str, dict[str, Change]]:
     found: dict[str, dict[str, Change]] = {}
     for test, entry in entries.items():
         old = stored.tests.get(test)
-        if old is not None and (moved := changes(old, entry)):
+        if old is not None and (moved := find_changes(old, entry)):
             found[test] = moved
     return found

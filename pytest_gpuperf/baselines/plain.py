@@ -43,7 +43,7 @@ class FieldError(ValueError):
         return f"{self.where}: {self.problem}"
 
 
-def mismatch(where: str, got: object, expected: str) -> FieldError:
+def make_mismatch(where: str, got: object, expected: str) -> FieldError:
     """Makes the error for a value of the wrong kind; long values are cut."""
     return FieldError(where, f"got {got!r:.80}, expected {expected}")
 
@@ -63,16 +63,16 @@ def at(where: str, *steps: str | int) -> str:
     return where
 
 
-def member(data: object, key: str, where: str) -> object:
+def require_member(data: object, key: str, where: str) -> object:
     """The value of a key that an object must have.
 
     Raises:
         FieldError: It is no object, or lacks the key.
     """
     if not isinstance(data, dict):
-        raise mismatch(where, data, "an object")
+        raise make_mismatch(where, data, "an object")
     if key not in data:
-        raise mismatch(where, sorted(data), f"a key {key!r}")
+        raise make_mismatch(where, sorted(data), f"a key {key!r}")
     value: object = data[key]
     return value
 
@@ -92,7 +92,7 @@ class Checked:
 
         def check(value: object) -> object:
             if not self.holds(value):
-                raise mismatch("", value, self.expected)
+                raise make_mismatch("", value, self.expected)
             return value
 
         return core_schema.no_info_after_validator_function(check, handler(source))
@@ -134,7 +134,7 @@ def read(kind: type[T], data: object, where: str) -> T:
 
     Args:
         kind: The dataclass.
-        data: What ``plain`` made of one, or somebody else wrote.
+        data: What ``make_plain`` made of one, or somebody else wrote.
         where: Names the place of the data in messages.
 
     Raises:
@@ -144,25 +144,25 @@ def read(kind: type[T], data: object, where: str) -> T:
 
     _require_keys(kind, data, where, ())
     try:
-        (value,) = _validator(cast(Hashable, kind)).validate_python((data,))
+        (value,) = _make_validator(cast(Hashable, kind)).validate_python((data,))
     except ValidationError as error:
-        raise _field_error(error.errors(include_url=False)[0], where) from error
+        raise _make_field_error(error.errors(include_url=False)[0], where) from error
     return value  # type: ignore[no-any-return]
 
 
-def plain(value: object) -> Any:
+def make_plain(value: object) -> Any:
     """The plain JSON types of a value that ``read`` reads."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: make_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [make_plain(item) for item in value]
     if dataclasses.is_dataclass(value):
         members = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
-        return {field.name: plain(item) for field, item in members if not _is_omitted(field, item)}
+        return {field.name: make_plain(item) for field, item in members if not _is_omitted(field, item)}
     return value
 
 
@@ -174,27 +174,27 @@ def _is_omitted(field: dataclasses.Field[Any], value: object) -> bool:
 
 
 @functools.cache
-def _validator(kind: Hashable) -> SchemaValidator:
+def _make_validator(kind: Hashable) -> SchemaValidator:
     from pydantic import TypeAdapter
     from pydantic_core import SchemaValidator
 
     # In a tuple, because only a type without settings of its own takes any; dataclasses inside it inherit them.
     inside: Any = types.GenericAlias(tuple, (kind,))
     schema = TypeAdapter(inside, config={"strict": True, "allow_inf_nan": False}).core_schema
-    return SchemaValidator(_of_plain_types(schema))
+    return SchemaValidator(_relax_schema(schema))
 
 
-def _of_plain_types(schema: Any) -> Any:
+def _relax_schema(schema: Any) -> Any:
     """Lets what holds other values be read from what JSON has for it; numbers, texts and flags stay strict.
 
     pydantic does so for JSON as text, which it refuses where a text has a lone surrogate, as a file's name may have.
     """
     if isinstance(schema, list):
-        return [_of_plain_types(part) for part in schema]
+        return [_relax_schema(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     lax = {"strict": False} if schema.get("type") in ("dataclass", "tuple", "enum") else {}
-    return {key: _of_plain_types(part) for key, part in schema.items()} | lax
+    return {key: _relax_schema(part) for key, part in schema.items()} | lax
 
 
 _EXPECTED = {
@@ -209,7 +209,7 @@ _EXPECTED = {
 }
 
 
-def _field_error(error: ErrorDetails, where: str) -> FieldError:
+def _make_field_error(error: ErrorDetails, where: str) -> FieldError:
     path, got, context = error["loc"][1:], error["input"], error.get("ctx", {})
     place = at(where, *path)
     match error["type"]:
@@ -218,13 +218,13 @@ def _field_error(error: ErrorDetails, where: str) -> FieldError:
             problem = reason.problem if isinstance(reason, FieldError) else str(reason)
         case "missing":  # of a list: keys are there
             place = at(where, *path[:-1])
-            problem = mismatch("", got, "more values").problem
+            problem = make_mismatch("", got, "more values").problem
         case "too_long":
-            problem = mismatch("", got, f"{context['max_length']} values").problem
+            problem = make_mismatch("", got, f"{context['max_length']} values").problem
         case "enum" | "literal_error":
-            problem = mismatch("", got, f"one of {context['expected'].replace(' or ', ', ')}").problem
+            problem = make_mismatch("", got, f"one of {context['expected'].replace(' or ', ', ')}").problem
         case other:
-            problem = mismatch("", got, _EXPECTED.get(other) or error["msg"]).problem
+            problem = make_mismatch("", got, _EXPECTED.get(other) or error["msg"]).problem
     return FieldError(place, problem, path=path)
 
 
@@ -233,7 +233,7 @@ def _require_keys(kind: object, data: object, where: str, path: tuple[str | int,
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(one for one in get_args(kind) if one is not types.NoneType)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(data, dict):
-        fields, kinds = dataclasses.fields(kind), _kinds(kind)
+        fields, kinds = dataclasses.fields(kind), _read_kinds(kind)
         for key in data:
             if key not in kinds:
                 _refuse(where, path, key, f"no keys but {', '.join(kinds)}")
@@ -253,11 +253,11 @@ def _require_keys(kind: object, data: object, where: str, path: tuple[str | int,
 
 
 def _refuse(where: str, path: tuple[str | int, ...], got: object, expected: str) -> NoReturn:
-    error = mismatch(at(where, *path), got, expected)
+    error = make_mismatch(at(where, *path), got, expected)
     raise FieldError(error.where, error.problem, path=path)
 
 
 @functools.cache
-def _kinds(dataclass: Hashable) -> dict[str, object]:
+def _read_kinds(dataclass: Hashable) -> dict[str, object]:
     """The types of a dataclass's fields, without what annotates them."""
     return get_type_hints(dataclass)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_gpuperf.baselines.merge import Stamp
-from pytest_gpuperf.git import GitFailed, git, show
+from pytest_gpuperf.git import GitFailed, run_git, show
 
 UNKNOWN = "unknown"
 
@@ -27,24 +27,24 @@ MORE_SETTINGS = frozenset(
 _GIT_TIMEOUT = 10.0  # seconds; no run waits longer for what only tells where its figures come from
 
 
-def now() -> str:
+def read_time() -> str:
     """ISO 8601, UTC."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def today() -> datetime.date:
+def read_date() -> datetime.date:
     """The day in UTC, the same for all who share a file."""
     return datetime.datetime.now(datetime.UTC).date()
 
 
-def settings(environ: Mapping[str, str]) -> dict[str, str]:
+def select_settings(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that may change how fast everything is, by name."""
     return {name: environ[name] for name in sorted(environ) if name.startswith(SETTINGS) or name in MORE_SETTINGS}
 
 
 def commit_of(folder: Path) -> str:
     """The commit that is checked out."""
-    commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
+    commit = _run_git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
     # A runner may work on an export without history; GitHub's tell the commit in any case. That of a pull request is a
     # merge which nobody has later.
     if commit != UNKNOWN or os.environ.get("GITHUB_REF", "").startswith("refs/pull/"):
@@ -54,16 +54,18 @@ def commit_of(folder: Path) -> str:
 
 def is_dirty(folder: Path) -> bool:
     """Whether tracked files of the checkout have changes that are not committed; False where git does not tell."""
-    return _git(folder, "status", "--porcelain", "--untracked-files=no") != UNKNOWN
+    return _run_git(folder, "status", "--porcelain", "--untracked-files=no") != UNKNOWN
 
 
 def stamp(folder: Path, reason: str) -> Stamp:
     """What a file keeps of an update that is made now."""
-    return Stamp(at=now(), commit=commit_of(folder), author=_git(folder, "config", "user.name"), reason=reason)
+    return Stamp(
+        at=read_time(), commit=commit_of(folder), author=_run_git(folder, "config", "user.name"), reason=reason
+    )
 
 
-def _git(folder: Path, *arguments: str) -> str:
+def _run_git(folder: Path, *arguments: str) -> str:
     try:
-        return show(git(folder, *arguments, timeout=_GIT_TIMEOUT)) or UNKNOWN
+        return show(run_git(folder, *arguments, timeout=_GIT_TIMEOUT)) or UNKNOWN
     except GitFailed:
         return UNKNOWN

@@ -74,10 +74,10 @@ class RecordedTest:
 
     def entry(self) -> TestBaseline:
         """The test's entry in a file of baselines."""
-        return TestBaseline(self.body_hash, {name: _metric(figures) for name, figures in self.metrics.items()})
+        return TestBaseline(self.body_hash, {name: _make_metric(figures) for name, figures in self.metrics.items()})
 
 
-def _metric(figures: list[tuple[str, Metric]]) -> MetricBaseline:
+def _make_metric(figures: list[tuple[str, Metric]]) -> MetricBaseline:
     first = figures[0][1]
     launches = tuple(
         LaunchFigure(launch, one.samples, one.value, one.q1, one.q3, one.sm_clock, one.watts, one.kelvin)

@@ -35,7 +35,7 @@ def rename(storage: Storage, old: str, new: str, stamp: Stamp) -> dict[str, dict
     affected = []
     for key in storage.hardware_keys():  # all of them are looked at before any is changed
         stored = storage.load(key)
-        if stored is not None and (names := _names(stored, old, new, storage.where(key))):
+        if stored is not None and (names := _map_names(stored, old, new, storage.where(key))):
             places[storage.where(key)] = names
             affected.append(key)
     if not affected:
@@ -43,14 +43,14 @@ def rename(storage: Storage, old: str, new: str, stamp: Stamp) -> dict[str, dict
         raise RenameError(f'{problem}: name it as it stands under "tests", from the rootdir')
 
     def change(stored: Baselines | None) -> Baselines | None:
-        return None if stored is None else _rename_tests(stored, _names(stored, old, new, "the baselines"), stamp)
+        return None if stored is None else _rename_tests(stored, _map_names(stored, old, new, "the baselines"), stamp)
 
     for key in affected:
         storage.update(key, change)
     return places
 
 
-def _names(stored: Baselines, old: str, new: str, where: str) -> dict[str, str]:
+def _map_names(stored: Baselines, old: str, new: str, where: str) -> dict[str, str]:
     """The new names of these entries, by the old ones.
 
     Raises:

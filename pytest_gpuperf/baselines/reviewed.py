@@ -7,7 +7,7 @@ import datetime
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pytest_gpuperf.baselines.plain import OMITTED, Checked, Made, mismatch
+from pytest_gpuperf.baselines.plain import OMITTED, Checked, Made, make_mismatch
 from pytest_gpuperf.figures.metric import Better
 
 CURE = (
@@ -21,13 +21,13 @@ FACTOR = 10.0
 _ABOVE_0 = Checked(lambda number: number > 0, "a number above 0")
 
 
-def _day(value: object) -> datetime.date:
+def _parse_day(value: object) -> datetime.date:
     try:
         date = datetime.date.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
         date = None
     if date is None or date.isoformat() != value:  # 20270131 and 2027-W04-7 are ISO 8601 too
-        raise mismatch("", value, "a date as YYYY-MM-DD")
+        raise make_mismatch("", value, "a date as YYYY-MM-DD")
     return date
 
 
@@ -36,7 +36,7 @@ class KnownRegression:
     """One metric may be regressed until the end of a day."""
 
     reason: Annotated[str, Checked(str.strip, "why the regression is known")]
-    until: Annotated[datetime.date, Made(_day)]
+    until: Annotated[datetime.date, Made(_parse_day)]
     center: Annotated[float, _ABOVE_0] | None = field(default=None, metadata=OMITTED)
     """The value that is expected: what is worse than this by more than the bound still counts."""
     status: Literal["regressed"] = "regressed"

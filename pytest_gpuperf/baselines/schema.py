@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pytest_gpuperf.baselines.match import Scalar, cure_of, difference
+from pytest_gpuperf.baselines.match import Scalar, describe_cure, describe_difference
 from pytest_gpuperf.baselines.plain import (
     OMITTED,
     OPTIONAL,
@@ -20,13 +20,13 @@ from pytest_gpuperf.baselines.plain import (
     Told,
     at,
     cut,
-    member,
-    mismatch,
-    plain,
+    make_mismatch,
+    make_plain,
+    require_member,
 )
 from pytest_gpuperf.baselines.plain import read as read_plain
 from pytest_gpuperf.baselines.reviewed import CURE, FACTOR, KnownRegression
-from pytest_gpuperf.figures.metric import Better, finite
+from pytest_gpuperf.figures.metric import Better, convert_to_finite
 
 SCHEMA = 2  # 1 had no anchors, expectations, modes and changes; it is read all the same
 
@@ -102,7 +102,7 @@ class LaunchFigure:
         """Refuses figures that have no logarithm."""
         for name in ("median", "q1", "q3"):
             figure = getattr(self, name)
-            number = finite(figure)
+            number = convert_to_finite(figure)
             if (figure is not None or name == "median") and (number is None or number <= 0):
                 whose = f"{name} of launch {cut(self.launch)!r}"
                 raise ValueError(f"{whose} is {figure!r}, expected a finite number above 0")
@@ -118,7 +118,7 @@ class Anchor:
 
     def __post_init__(self) -> None:
         """Refuses a centre that has no logarithm."""
-        number = finite(self.center)
+        number = convert_to_finite(self.center)
         if number is None or number <= 0:
             raise ValueError(f"center is {self.center!r}, expected a finite number above 0")
 
@@ -204,7 +204,7 @@ class Baselines:
         """Refuses a key that is no file's name, and figures of launches that nobody described."""
         if not _KEY.fullmatch(self.hardware_key):
             raise ValueError(f"hardware_key is {cut(self.hardware_key)!r}, expected {KEY_LETTERS}")
-        if unknown := sorted(_launches_of(self.tests) - set(self.launches)):
+        if unknown := sorted(_list_launches(self.tests) - set(self.launches)):
             known = _list(sorted(self.launches))
             raise ValueError(f"launches are {known}, expected {_list(unknown)} too, which metrics refer to")
 
@@ -219,7 +219,7 @@ class Baselines:
             update: What to add to the history.
         """
         merged = {**self.tests, **tests}
-        used = _launches_of(merged)
+        used = _list_launches(merged)
         return Baselines(
             hardware_key=self.hardware_key,
             match=self.match,
@@ -238,13 +238,13 @@ class Baselines:
         Raises:
             BaselineError: They have another power limit, for example.
         """
-        if why := difference(self.match, match):
+        if why := describe_difference(self.match, match):
             problem = f"{why}, as when its metrics were measured: the two cannot be compared"
-            raise BaselineError(path, problem, cure_of(self.match, match))
+            raise BaselineError(path, problem, describe_cure(self.match, match))
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON types."""
-        return {"schema": SCHEMA, **plain(self)}
+        return {"schema": SCHEMA, **make_plain(self)}
 
     @classmethod
     def from_json(cls, data: object, path: object, hardware_key: str) -> "Baselines":
@@ -260,16 +260,16 @@ class Baselines:
         """
         try:
             require_version(data, "schema", SCHEMA, path)
-            stored = member(data, "hardware_key", "file")
+            stored = require_member(data, "hardware_key", "file")
             if not isinstance(stored, str):
-                raise mismatch("file.hardware_key", stored, "a string")
+                raise make_mismatch("file.hardware_key", stored, "a string")
             if not _KEY.fullmatch(stored):  # before anything makes a file's name of it
-                raise mismatch("file.hardware_key", stored, KEY_LETTERS)
+                raise make_mismatch("file.hardware_key", stored, KEY_LETTERS)
             if stored != hardware_key:
                 problem = f"file.hardware_key: got {cut(stored)!r}, expected {hardware_key!r}"
                 cure = f"rename the file to {cut(stored)}.json, and record this hardware's own"
                 raise BaselineError(path, problem, cure)
-            baselines = read_plain(cls, _without(data, "schema"), "file")
+            baselines = read_plain(cls, _drop_key(data, "schema"), "file")
             _check_by_hand(baselines)
         except FieldError as error:
             # What a reviewer wrote is not in version control yet.
@@ -303,15 +303,15 @@ def require_version(data: object, key: str, newest: int, path: object, of: str =
         FieldError: It has no version.
         BaselineError: It is a later one.
     """
-    version = member(data, key, "file")
+    version = require_member(data, key, "file")
     if type(version) is not int or version < 1:
-        raise mismatch(f"file.{key}", version, "an integer of at least 1")
+        raise make_mismatch(f"file.{key}", version, "an integer of at least 1")
     if version > newest:
         problem = f"{of}schema {version} is newer than this version reads ({newest})"
         raise BaselineError(path, problem, "upgrade pytest-gpuperf")
 
 
-def _without(data: object, key: str) -> dict[str, object]:
+def _drop_key(data: object, key: str) -> dict[str, object]:
     assert isinstance(data, dict)
     return {name: value for name, value in data.items() if name != key}
 
@@ -320,7 +320,7 @@ def _check_by_hand(baselines: Baselines) -> None:
     for test, entry in baselines.tests.items():
         for name, known in entry.expected.items():
             if name not in entry.metrics:
-                got = mismatch(at("file", "tests", test, "expected"), name, _one_of(entry.metrics))
+                got = make_mismatch(at("file", "tests", test, "expected"), name, _format_choices(entry.metrics))
                 raise FieldError(got.where, got.problem, path=("tests", test, "expected"))
             metric, unit = entry.metrics[name], cut(entry.metrics[name].unit)
             if not known.fits(metric.center):
@@ -330,7 +330,7 @@ def _check_by_hand(baselines: Baselines) -> None:
                 raise FieldError(where, f"got {known.center!r}, expected a metric {what}", cure)
 
 
-def _one_of(metrics: Iterable[str]) -> str:
+def _format_choices(metrics: Iterable[str]) -> str:
     return f"a metric of the test, one of {cut(', '.join(map(repr, metrics)))}"
 
 
@@ -338,5 +338,5 @@ def _list(ids: Iterable[str]) -> str:
     return cut(repr(list(ids)))
 
 
-def _launches_of(tests: Mapping[str, TestBaseline]) -> set[str]:
+def _list_launches(tests: Mapping[str, TestBaseline]) -> set[str]:
     return {figure.launch for test in tests.values() for metric in test.metrics.values() for figure in metric.launches}

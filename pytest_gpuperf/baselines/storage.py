@@ -43,11 +43,11 @@ class Storage(Protocol):
         """
 
 
-def storage_at(folder: Path) -> Storage:
+def make_storage(folder: Path) -> Storage:
     """The place that ``--baselines`` names, for pytest and for the commands: a folder of files."""
     return Files(folder)
 
 
-def journal_at(folder: Path, hardware_key: str) -> Path:
+def make_journal_path(folder: Path, hardware_key: str) -> Path:
     """The local file in which a recording into that place notes what it has measured so far."""
     return folder / f".{hardware_key}.journal"

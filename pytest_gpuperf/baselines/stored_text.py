@@ -10,7 +10,7 @@ from pytest_gpuperf.baselines.schema import RESTORE, BaselineError, Baselines
 T = TypeVar("T")
 
 
-def as_stored(changed: Baselines, stored: Baselines | None, data: dict[str, object] | None) -> dict[str, object]:
+def make_stored_data(changed: Baselines, stored: Baselines | None, data: dict[str, object] | None) -> dict[str, object]:
     """What is written, in plain JSON types.
 
     Args:

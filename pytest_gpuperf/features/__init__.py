@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _FOLDER = Path(__file__).parent
 
 
-def modules(name: str) -> Iterator[tuple[str, ModuleType]]:
+def iterate_modules(name: str) -> Iterator[tuple[str, ModuleType]]:
     """Yields each feature that has a module of this name, with the module, in alphabetical order."""
-    for feature, package in _packages():
+    for feature, package in _iterate_packages():
         if (_FOLDER / feature / f"{name}.py").is_file():
             yield feature, import_module(f"{package.__name__}.{name}")
 
@@ -32,7 +32,7 @@ def find_public(name: str) -> str | None:
     """Returns the module that defines this public name of a feature; None if no feature has the name."""
     homes = (
         f"{package.__name__}.{package.PUBLIC[name]}"
-        for _, package in _packages()
+        for _, package in _iterate_packages()
         if name in getattr(package, "PUBLIC", {})
     )
     return next(homes, None)
@@ -44,14 +44,14 @@ def list_shown() -> list[Shown]:
 
     added = [
         kind
-        for _, plugin in modules("plugin")
+        for _, plugin in iterate_modules("plugin")
         if hasattr(plugin, "pytest_gpuperf_shows")
         for kind in plugin.pytest_gpuperf_shows()
     ]
     return [*KINDS, *added]
 
 
-def _packages() -> Iterator[tuple[str, ModuleType]]:
+def _iterate_packages() -> Iterator[tuple[str, ModuleType]]:
     """Yields each feature that has what it needs, with its package."""
     there = sorted(path.parent.name for path in _FOLDER.glob("*/__init__.py"))
     for feature in there:

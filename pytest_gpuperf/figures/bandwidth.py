@@ -46,7 +46,7 @@ def bus_bandwidth(op: str, world_size: int, nbytes: int, seconds: float) -> floa
     return algorithm_bandwidth(nbytes, seconds) * BUS_FACTORS[op](world_size)
 
 
-def busbw_limit(op: str, world_size: int, line_rate: float, multicast: bool) -> float:
+def compute_busbw_limit(op: str, world_size: int, line_rate: float, multicast: bool) -> float:
     """Bounds busbw, as nccl-tests' doc/PERFORMANCE.md defines it, in bytes/s.
 
     busbw is defined so that the line rate bounds it whatever the collective and the number of ranks. The

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pytest_gpuperf.figures.conditions import Conditions
 from pytest_gpuperf.figures.metric import Metric, trace_samples
 from pytest_gpuperf.figures.student import upper_quantile
-from pytest_gpuperf.figures.timing import Timing, observe, pace, quartiles
+from pytest_gpuperf.figures.timing import Timing, mark_host_bound, observe, quartiles
 
 ONE_SIDED = 0.95  # of a speedup's bounds, each
 # The same where a speedup is asked for, and groups are added until the bounds tell: they are looked at up to six times,
@@ -68,7 +68,7 @@ class Comparison:
         if len(gains) < 2:
             middle = math.exp(gains[0])
             return None if self.at_least is None else (middle / FACTOR_OF_ONE_GROUP, middle * FACTOR_OF_ONE_GROUP)
-        low, high = bounds(gains, ONE_SIDED if self.at_least is None else ONE_SIDED_OF_A_LOOK)
+        low, high = compute_bounds(gains, ONE_SIDED if self.at_least is None else ONE_SIDED_OF_A_LOOK)
         return math.exp(low), math.exp(high)
 
     @property
@@ -102,10 +102,10 @@ class Comparison:
             at_least=self.at_least,
             trace=trace_samples(ratios),
         )
-        return pace(observe(metric, self.baseline.conditions), [self.baseline, self.optimized])
+        return mark_host_bound(observe(metric, self.baseline.conditions), [self.baseline, self.optimized])
 
 
-def bounds(gains: Sequence[float], one_sided: float) -> tuple[float, float]:
+def compute_bounds(gains: Sequence[float], one_sided: float) -> tuple[float, float]:
     """Between what the mean of gains like these is, each side with this confidence, by Student's t."""
     reach = upper_quantile(1 - one_sided, len(gains) - 1) * statistics.stdev(gains) / math.sqrt(len(gains))
     middle = statistics.fmean(gains)
@@ -117,7 +117,7 @@ def block_ratios(baseline: Sequence[float], optimized: Sequence[float]) -> list[
     return [sum(baseline[i : i + 2]) / sum(optimized[i : i + 2]) for i in range(0, len(baseline) - 1, 2)]
 
 
-def _middle(values: Iterable[float | None]) -> float | None:
+def _compute_middle(values: Iterable[float | None]) -> float | None:
     """The median of those that are known."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
@@ -132,9 +132,9 @@ def _join(timings: Sequence[Timing]) -> Timing:
         conditions=Conditions(
             tuple(dict.fromkeys(problem for one in conditions for problem in one.tripped)),
             any(one.power_capped for one in conditions),
-            _middle(one.sm_clock for one in conditions),
-            _middle(one.watts for one in conditions),
-            _middle(one.kelvin for one in conditions),
+            _compute_middle(one.sm_clock for one in conditions),
+            _compute_middle(one.watts for one in conditions),
+            _compute_middle(one.kelvin for one in conditions),
         ),
         ranks=tuple(
             replace(

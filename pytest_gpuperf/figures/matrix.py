@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuperf.figures.metric import Better, finite
+from pytest_gpuperf.figures.metric import Better, convert_to_finite
 
 ODD = 0.1  # a cell that is worse than the median of all by more than this is named
 
@@ -48,7 +48,7 @@ class Matrix:
             raise ValueError(f"matrix has {len(self.rows)} rows and {len(self.names)} names, expected one for each row")
         for number, row in enumerate(self.rows):
             for value in row:
-                if value is not None and ((figure := finite(value)) is None or figure <= 0):
+                if value is not None and ((figure := convert_to_finite(value)) is None or figure <= 0):
                     raise ValueError(f"matrix row {number} holds {value!r}, expected numbers above 0, or None for none")
         if not self.values:
             raise ValueError("matrix holds None alone, expected a metric of at least one pair")

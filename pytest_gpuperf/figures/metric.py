@@ -85,7 +85,7 @@ class Metric:
             if not isinstance(figure, (bool, int, float)) and isinstance(figure, numbers.Real):
                 figure = float(figure)
                 object.__setattr__(self, name, figure)
-            number = finite(figure)
+            number = convert_to_finite(figure)
             if number is None or number <= 0:
                 cure = "check the measurement"
                 if hasattr(figure, "item"):
@@ -94,7 +94,7 @@ class Metric:
         if self.q1 is not None and self.q3 is not None and self.q1 > self.q3:
             raise ValueError(f"metric quartiles are q1={self.q1!r} and q3={self.q3!r}, expected q1 <= q3: swap them")
         if self.interval is not None:
-            low, high = map(finite, self.interval)
+            low, high = map(convert_to_finite, self.interval)
             if low is None or high is None or not 0 < low <= high:
                 raise ValueError(
                     f"metric interval is {self.interval!r}, expected two finite numbers above 0, the lower one first: "
@@ -131,7 +131,7 @@ def trace_samples(samples: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(f"{sample:.5g}") for sample in samples[:TRACED])
 
 
-def finite(value: object) -> float | None:
+def convert_to_finite(value: object) -> float | None:
     """Returns the number as a float; None for what is no finite number (bool is none)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_gpuperf.figures.metric import Better, Metric
-from pytest_gpuperf.figures.timing import Timing, observe, pace, quartiles
+from pytest_gpuperf.figures.timing import Timing, mark_host_bound, observe, quartiles
 
 LEAST_SHARE = 1e-3  # of a whole; a smaller one cannot be told from the noise of the times
 
@@ -29,7 +29,7 @@ class Overlap:
         after the other. Where nothing is exposed, noise makes the difference negative as often as not, and such a
         share is no figure to be compared with another; 0.001 stands for all of them.
         """
-        return self._fraction([(both - alone) / wait for both, alone, wait in self._blocks()], "lower")
+        return self._make_fraction([(both - alone) / wait for both, alone, wait in self._list_blocks()], "lower")
 
     @property
     def efficiency(self) -> Metric:
@@ -37,7 +37,7 @@ class Overlap:
 
         Not below 0.001, which stands for a step that takes as long as one after the other, or longer.
         """
-        return self._fraction([1 - (both - alone) / wait for both, alone, wait in self._blocks()], "higher")
+        return self._make_fraction([1 - (both - alone) / wait for both, alone, wait in self._list_blocks()], "higher")
 
     @property
     def ideal(self) -> Metric:
@@ -45,21 +45,21 @@ class Overlap:
 
         At most 1 but for noise: nothing ends before its longer part has.
         """
-        return self._fraction([max(alone, wait) / both for both, alone, wait in self._blocks()], "higher")
+        return self._make_fraction([max(alone, wait) / both for both, alone, wait in self._list_blocks()], "higher")
 
-    def _blocks(self) -> list[tuple[float, float, float]]:
+    def _list_blocks(self) -> list[tuple[float, float, float]]:
         arms = (self.together.samples, self.compute.samples, self.communication.samples)
-        return list(zip(*map(_of_blocks, arms), strict=True))
+        return list(zip(*map(_average_blocks, arms), strict=True))
 
-    def _fraction(self, shares: Sequence[float], better: Better) -> Metric:
+    def _make_fraction(self, shares: Sequence[float], better: Better) -> Metric:
         q1, q3 = quartiles(shares)
         value, q1, q3 = (max(LEAST_SHARE, share) for share in (statistics.median(shares), q1, q3))
         clock = self.together.time.clock
         metric = Metric(value, "fraction", better, q1, q3, len(shares), clock=clock)
         arms = (self.together, self.compute, self.communication)
-        return pace(observe(metric, self.together.conditions), arms)
+        return mark_host_bound(observe(metric, self.together.conditions), arms)
 
 
-def _of_blocks(samples: Sequence[float]) -> list[float]:
+def _average_blocks(samples: Sequence[float]) -> list[float]:
     """The mean of an arm's two samples in each block, which are neighbours in its list."""
     return [sum(samples[i : i + 2]) / 2 for i in range(0, len(samples) - 1, 2)]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 MISS = 0.025  # on either side: an interval of 95 %
 
 
-def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+def compute_median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """A 95 % interval of the median, whatever the distribution; None below 6 values, which are too few for one.
 
     From the r-th smallest to the r-th largest value, r the largest number of which P(B < r) <= 2.5 % with B
@@ -25,9 +25,9 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return ordered[r - 1], ordered[n - r]
 
 
-def relative_halfwidth(values: Sequence[float]) -> float:
+def compute_halfwidth(values: Sequence[float]) -> float:
     """Half the width of the median's interval, as a fraction of its middle; infinite where there is none."""
-    interval = median_interval(values)
+    interval = compute_median_interval(values)
     if interval is None:
         return math.inf
     low, high = interval

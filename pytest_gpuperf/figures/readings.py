@@ -57,14 +57,14 @@ class Readings:
     @property
     def energy(self) -> Metric | None:
         """Energy of one step on all GPUs together, idle power included; unit J, lower is better."""
-        joules = _all_told([rank.joules for rank in self.ranks])
-        return None if joules is None else self._of(sum(joules) / self.steps, "J")
+        joules = _list_if_all_told([rank.joules for rank in self.ranks])
+        return None if joules is None else self._make_metric(sum(joules) / self.steps, "J")
 
     @property
     def moved(self) -> Metric | None:
         """Payload of one step over one GPU's NVLinks, in the busier direction of the busiest GPU; unit B."""
-        ways = _all_told([way for rank in self.ranks for way in (rank.sent, rank.received)])
-        return None if ways is None else self._of(max(ways) / self.steps, "B")
+        ways = _list_if_all_told([way for rank in self.ranks for way in (rank.sent, rank.received)])
+        return None if ways is None else self._make_metric(max(ways) / self.steps, "B")
 
     @property
     def peak_memory(self) -> Metric | None:
@@ -72,8 +72,8 @@ class Readings:
 
         What NCCL and CUDA hold for themselves is not the allocator's.
         """
-        peaks = _all_told([rank.peak_bytes for rank in self.ranks])
-        return None if peaks is None else self._of(max(peaks), "B")
+        peaks = _list_if_all_told([rank.peak_bytes for rank in self.ranks])
+        return None if peaks is None else self._make_metric(max(peaks), "B")
 
     def traffic(self, op: str, nbytes: int) -> Metric | None:
         """``moved`` over the least that a collective must move through one GPU's links; unit x, lower is better.
@@ -90,14 +90,14 @@ class Readings:
         """
         least = bus_bandwidth(op, self.world_size, nbytes, 1.0)
         moved = self.moved
-        return None if moved is None else self._of(moved.value / least, "x")
+        return None if moved is None else self._make_metric(moved.value / least, "x")
 
-    def _of(self, value: float, unit: str) -> Metric | None:
+    def _make_metric(self, value: float, unit: str) -> Metric | None:
         if value <= 0:  # nothing was used that is counted: no figure that a ratio could be made of
             return None
         return observe(Metric(value, unit, "lower", samples=self.steps, clock=CLOCK), self.conditions)
 
 
-def _all_told(values: Sequence[float | None]) -> list[float] | None:
+def _list_if_all_told(values: Sequence[float | None]) -> list[float] | None:
     told = [value for value in values if value is not None]
     return told if len(told) == len(values) else None

@@ -38,7 +38,7 @@ class _Piece:
     farthest: float
 
 
-def regimes(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[Regime, ...]:
+def find_regimes(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[Regime, ...]:
     """Finds the pieces of a curve; how many there are is found, too.
 
     Of all ways to cut the curve into pieces of three points at least, it takes the one with the smallest Bayesian
@@ -78,11 +78,12 @@ def regimes(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[Regime, ...
     for left in range(count, 0, -1):
         cuts.append(best[left][cuts[-1]][1])
     return tuple(
-        _regime(sizes[begin], sizes[end - 1], pieces[begin, end]) for begin, end in itertools.pairwise(reversed(cuts))
+        _make_regime(sizes[begin], sizes[end - 1], pieces[begin, end])
+        for begin, end in itertools.pairwise(reversed(cuts))
     )
 
 
-def _regime(first: int, last: int, piece: _Piece) -> Regime:
+def _make_regime(first: int, last: int, piece: _Piece) -> Regime:
     return Regime(first, last, piece.alpha, 1 / piece.slope if piece.slope else math.inf, piece.farthest)
 
 
@@ -91,7 +92,7 @@ def _fit(sizes: Sequence[int], seconds: Sequence[float]) -> _Piece:
     # With y = 1 = alpha * a + slope * b, for a = 1 / t and b = size / t.
     a = [1 / second for second in seconds]
     b = [size / second for size, second in zip(sizes, seconds, strict=True)]
-    aa, bb, ab = (sum(map(_product, left, right)) for left, right in ((a, a), (b, b), (a, b)))
+    aa, bb, ab = (sum(map(_multiply, left, right)) for left, right in ((a, a), (b, b), (a, b)))
     determinant = aa * bb - ab * ab
     flat, steep = (sum(a) / aa, 0.0), (0.0, sum(b) / bb)
     lines = [flat, steep]
@@ -102,10 +103,10 @@ def _fit(sizes: Sequence[int], seconds: Sequence[float]) -> _Piece:
     def residuals(line: tuple[float, float]) -> list[float]:
         return [line[0] * of_a + line[1] * of_b - 1 for of_a, of_b in zip(a, b, strict=True)]
 
-    line = min(lines, key=lambda one: sum(map(_product, residuals(one), residuals(one))))
+    line = min(lines, key=lambda one: sum(map(_multiply, residuals(one), residuals(one))))
     off = residuals(line)
-    return _Piece(*line, sum(map(_product, off, off)), max(map(abs, off)))
+    return _Piece(*line, sum(map(_multiply, off, off)), max(map(abs, off)))
 
 
-def _product(left: float, right: float) -> float:
+def _multiply(left: float, right: float) -> float:
     return left * right

@@ -62,12 +62,12 @@ class Trial:
     @property
     def peak(self) -> int | None:
         """Bytes of device memory on the rank that needs the most; None if a rank could not tell."""
-        return _largest(self.peaks)
+        return _find_largest(self.peaks)
 
     @property
     def host_peak(self) -> int | None:
         """Bytes of pinned host memory on the rank that needs the most; None if a rank could not tell."""
-        return _largest(self.host_peaks)
+        return _find_largest(self.host_peaks)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Search:
     @cached_property
     def ran(self) -> tuple[Trial, ...]:
         """The trials that ran, the fastest first."""
-        return tuple(sorted((trial for trial in self.trials if trial.timing is not None), key=_seconds))
+        return tuple(sorted((trial for trial in self.trials if trial.timing is not None), key=_require_seconds))
 
     @property
     def best(self) -> Trial:
@@ -119,7 +119,7 @@ class Search:
             return (self.best,)
         kept: list[Trial] = []
         for trial in self.ran:
-            if not kept or _peak(trial) < _peak(kept[-1]):
+            if not kept or _require_peak(trial) < _require_peak(kept[-1]):
                 kept.append(trial)
         return tuple(kept)
 
@@ -148,7 +148,7 @@ class Search:
         Raises:
             ValueError: The trial did not run.
         """
-        timing = _timing(trial)
+        timing = _require_timing(trial)
         if self.tokens is None:
             return timing.time
         limit = None
@@ -162,7 +162,7 @@ class Search:
         Raises:
             ValueError: The trial did not run, or its memory is unknown.
         """
-        timing = _timing(trial)
+        timing = _require_timing(trial)
         if trial.peak is None:
             raise ValueError(f"the memory of configuration {trial.name!r} is unknown, as on CPUs: check its speed only")
         return observe(Metric(float(trial.peak), "B", "lower", clock="allocator"), timing.conditions)
@@ -174,21 +174,21 @@ class Search:
         return self.flop / (trial.timing.median * trial.timing.world_size * self.peak_flops)
 
 
-def _timing(trial: Trial) -> Timing:
+def _require_timing(trial: Trial) -> Timing:
     if trial.timing is None:
         raise ValueError(f"configuration {trial.name!r} did not run: {trial.why_not}; take one of search.ran")
     return trial.timing
 
 
-def _seconds(trial: Trial) -> float:
-    return _timing(trial).median
+def _require_seconds(trial: Trial) -> float:
+    return _require_timing(trial).median
 
 
-def _peak(trial: Trial) -> int:
+def _require_peak(trial: Trial) -> int:
     assert trial.peak is not None
     return trial.peak
 
 
-def _largest(values: Sequence[int | None]) -> int | None:
+def _find_largest(values: Sequence[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return max(known) if known and len(known) == len(values) else None

@@ -41,7 +41,7 @@ def upper_quantile(tail: float, dof: float) -> float:
     if tail == 0.5:
         return 0.0
     normal = -NormalDist().inv_cdf(tail)
-    return _expansion(normal, dof) if dof > EXPANSION_ABOVE else _root(tail, dof, normal)
+    return _compute_expansion(normal, dof) if dof > EXPANSION_ABOVE else _find_root(tail, dof, normal)
 
 
 def upper_tail(t: float, dof: float) -> float:
@@ -55,13 +55,13 @@ def upper_tail(t: float, dof: float) -> float:
     return _incomplete_beta(dof / (dof + square), square / (dof + square), dof / 2, 0.5) / 2
 
 
-def _expansion(normal: float, dof: float) -> float:
+def _compute_expansion(normal: float, dof: float) -> float:
     """A&S 26.7.5, the first two terms; the next is below 1e-12 for dof above 1e5 and tails above 1e-12."""
     z = normal
     return z + (z**3 + z) / (4 * dof) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * dof * dof)
 
 
-def _root(tail: float, dof: float, normal: float) -> float:
+def _find_root(tail: float, dof: float, normal: float) -> float:
     """Newton's method on ln(tail), kept between bounds.
 
     The normal quantile is a lower bound, as a Student variable has the heavier tails.
@@ -100,10 +100,10 @@ def _incomplete_beta(x: float, y: float, a: float, b: float) -> float:
     log_y = math.log1p(-x) if x < 0.5 else math.log(y)
     log_x = math.log1p(-y) if y < 0.5 else math.log(x)
     log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-    return math.exp(a * log_x + b * log_y - log_beta) / a / _fraction(x, a, b)
+    return math.exp(a * log_x + b * log_y - log_beta) / a / _compute_fraction(x, a, b)
 
 
-def _fraction(x: float, a: float, b: float) -> float:
+def _compute_fraction(x: float, a: float, b: float) -> float:
     """The denominator 1 + d1/(1 + d2/(1 + ...)) of DLMF 8.17.22, by the modified Lentz method (DLMF 3.10(iii))."""
     value, c, d = 1.0, 1.0, 0.0
     for n in range(1, TERMS):

@@ -9,8 +9,8 @@ from functools import cached_property
 
 from pytest_gpuperf.figures.bandwidth import bus_bandwidth
 from pytest_gpuperf.figures.metric import Better, Metric
-from pytest_gpuperf.figures.regimes import Regime, regimes
-from pytest_gpuperf.figures.timing import Timing, observe, pace
+from pytest_gpuperf.figures.regimes import Regime, find_regimes
+from pytest_gpuperf.figures.timing import Timing, mark_host_bound, observe
 from pytest_gpuperf.figures.work import Exchange, Work
 
 NEIGHBOURS = "neighbouring sizes"
@@ -49,7 +49,7 @@ class Sweep:
     @cached_property
     def bandwidths(self) -> tuple[float, ...]:
         """B/s at each size; of a collective, its bus bandwidth."""
-        return tuple(self._bandwidth(size, time) for size, time in zip(self.sizes, self.seconds, strict=True))
+        return tuple(self._compute_bandwidth(size, time) for size, time in zip(self.sizes, self.seconds, strict=True))
 
     @cached_property
     def promised(self) -> tuple[float | None, ...]:
@@ -82,7 +82,7 @@ class Sweep:
         """Straight pieces of the curve without its dips; ``beta`` is the size, not the bus's bytes, per second."""
         dips = {dip.nbytes for dip in self.dips}
         kept = [point for point in zip(self.sizes, self.seconds, strict=True) if point[0] not in dips]
-        return regimes([size for size, _ in kept], [seconds for _, seconds in kept])
+        return find_regimes([size for size, _ in kept], [seconds for _, seconds in kept])
 
     @property
     def half_size(self) -> float:
@@ -102,7 +102,7 @@ class Sweep:
         If the fit finds none, as for sizes whose time is all bandwidth, the smallest size's time.
         """
         fitted = self.regimes[0].alpha if self.regimes else 0.0
-        alpha = _metric(self.timings[0], fitted or self.seconds[0], "s", "lower")
+        alpha = _make_metric(self.timings[0], fitted or self.seconds[0], "s", "lower")
         if self.op is None:
             return alpha
         return alpha.for_work(Work(self.timings[0].world_size, (Exchange(self.op, self.sizes[0]),)))
@@ -125,14 +125,14 @@ class Sweep:
             ),
             key=lambda entry: entry[1],
         )
-        return replace(_metric(self.timings[index], share, "x", "higher"), limit_name=NEIGHBOURS)
+        return replace(_make_metric(self.timings[index], share, "x", "higher"), limit_name=NEIGHBOURS)
 
     @property
     def figures(self) -> dict[str, Metric]:
         """What is judged: ``perf.check(**swept.figures)``."""
         return {"alpha": self.alpha, "peak": self.peak, "evenness": self.evenness}
 
-    def _bandwidth(self, nbytes: int, seconds: float) -> float:
+    def _compute_bandwidth(self, nbytes: int, seconds: float) -> float:
         if self.op is None:
             return nbytes / seconds
         return bus_bandwidth(self.op, self.timings[0].world_size, nbytes, seconds)
@@ -141,11 +141,11 @@ class Sweep:
         smaller, larger = self.bandwidths[:index], self.bandwidths[index + 1 :]
         if not larger:
             return None
-        by_time = self._bandwidth(self.sizes[index], min(self.seconds[index + 1 :]))
+        by_time = self._compute_bandwidth(self.sizes[index], min(self.seconds[index + 1 :]))
         return max(by_time, min(max(smaller), max(larger))) if smaller else by_time
 
 
-def _metric(timing: Timing, value: float, unit: str, better: Better) -> Metric:
+def _make_metric(timing: Timing, value: float, unit: str, better: Better) -> Metric:
     """A figure that was made of this timing and others, with what was observed meanwhile."""
     figure = Metric(value, unit, better, samples=len(timing.samples), clock=timing.time.clock)
-    return pace(observe(figure, timing.conditions), [timing])
+    return mark_host_bound(observe(figure, timing.conditions), [timing])

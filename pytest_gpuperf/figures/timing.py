@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_gpuperf.figures.bandwidth import BUS_FACTORS, algorithm_bandwidth, bus_bandwidth, busbw_limit
+from pytest_gpuperf.figures.bandwidth import BUS_FACTORS, algorithm_bandwidth, bus_bandwidth, compute_busbw_limit
 from pytest_gpuperf.figures.conditions import FIT, Conditions
 from pytest_gpuperf.figures.metric import Metric, trace_samples
-from pytest_gpuperf.figures.precision import relative_halfwidth
+from pytest_gpuperf.figures.precision import compute_halfwidth
 from pytest_gpuperf.figures.work import Exchange, Work
 
 
@@ -72,7 +72,7 @@ class Timing:
     @property
     def precision(self) -> float:
         """Half the width of the median's 95 % interval, relative to it; infinite where samples are too few."""
-        return relative_halfwidth(self.samples)
+        return compute_halfwidth(self.samples)
 
     @property
     def medians(self) -> tuple[float, ...]:
@@ -143,7 +143,7 @@ class Timing:
         """
         n = self.world_size
         line_rate = self.link.line_rate
-        limit = None if line_rate is None else busbw_limit(op, n, line_rate, multicast=self.link.multicast)
+        limit = None if line_rate is None else compute_busbw_limit(op, n, line_rate, multicast=self.link.multicast)
         per_second = bus_bandwidth(op, n, nbytes, 1.0)  # it is inverse to the time
         work = Work(n, (Exchange(op, nbytes),), amount=per_second)
         return self.rate(per_second, "B/s", limit=limit, limit_name=self.link.name).for_work(work)
@@ -180,7 +180,7 @@ class Timing:
         )
 
     def _observe(self, metric: Metric) -> Metric:
-        return pace(observe(metric, self.conditions), [self])
+        return mark_host_bound(observe(metric, self.conditions), [self])
 
     @property
     def _clock(self) -> str:
@@ -199,7 +199,7 @@ def observe(metric: Metric, conditions: Conditions) -> Metric:
     )
 
 
-def pace(metric: Metric, timings: Iterable[Timing]) -> Metric:
+def mark_host_bound(metric: Metric, timings: Iterable[Timing]) -> Metric:
     """The figure that these timings make, and whether one of them is bound by the host, and waits for its device."""
     made = tuple(timings)
     bound = [one for one in made if one.host_bound]

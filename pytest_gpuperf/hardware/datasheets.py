@@ -120,7 +120,7 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
 }
 
 
-def peak(name: str, dtype: str) -> float | None:
+def find_peak(name: str, dtype: str) -> float | None:
     """FLOP/s of one GPU's matrix units; None for a GPU or dtype that the table does not have.
 
     Args:

@@ -35,7 +35,7 @@ class AtStart:
     """Name of the node of each GPU; empty without a cluster."""
 
 
-def conditions(seen: Sequence[Observation], at_start: AtStart, xids: Sequence[Xid] = ()) -> Conditions:
+def make_conditions(seen: Sequence[Observation], at_start: AtStart, xids: Sequence[Xid] = ()) -> Conditions:
     """Passes observations through all gates.
 
     Gates: a thermal or hardware slowdown; a process that is no rank; fewer NVLinks than when the run began;
@@ -46,7 +46,7 @@ def conditions(seen: Sequence[Observation], at_start: AtStart, xids: Sequence[Xi
     for uuid in dict.fromkeys(observation.uuid for observation in seen):
         tripped += _find_tripped(uuid, [observation for observation in seen if observation.uuid == uuid], at_start)
     tripped += [Tripped(xid.uuid, Gate.XID, xid.number) for xid in xids]
-    looks = _meanwhile(seen)
+    looks = _drop_first_looks(seen)
     busy = [look for look in looks if not _is_held_back_by(look, {ClockReason.IDLE})]
     return Conditions(
         tuple(replace(one, node=at_start.nodes.get(one.gpu, "")) for one in tripped),
@@ -63,7 +63,7 @@ def _median(values: Iterable[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _meanwhile(seen: Sequence[Observation]) -> list[Observation]:
+def _drop_first_looks(seen: Sequence[Observation]) -> list[Observation]:
     # Of each GPU the first look is at what was before, a test at the power limit perhaps.
     looked: set[str] = set()
     found = []
@@ -78,7 +78,7 @@ def _find_tripped(uuid: str, seen: Sequence[Observation], at_start: AtStart) -> 
     tripped = [
         Tripped(uuid, gate) for reason, gate in SLOWDOWNS.items() if any(_is_held_back_by(o, {reason}) for o in seen)
     ]
-    foreign = max((_foreign(observation, at_start.processes) for observation in seen), default=0)
+    foreign = max((_count_foreign(observation, at_start.processes) for observation in seen), default=0)
     if foreign:
         tripped.append(Tripped(uuid, Gate.OTHER_PROCESSES, foreign, 0))
     links = [observation.nvlinks for observation in seen if observation.nvlinks is not None]
@@ -91,13 +91,13 @@ def _find_tripped(uuid: str, seen: Sequence[Observation], at_start: AtStart) -> 
     if free < LEAST_FREE_BYTES:
         tripped.append(Tripped(uuid, Gate.LITTLE_MEMORY, free, LEAST_FREE_BYTES, "B"))
     # An idle GPU's clocks are low, and one at its power limit trades them for work.
-    busy = _clocks(seen, {ClockReason.IDLE, ClockReason.POWER_CAP})
+    busy = _list_clocks(seen, {ClockReason.IDLE, ClockReason.POWER_CAP})
     if len(busy) >= LEAST_LOOKS and min(busy) < LEAST_CLOCK * max(busy):
         tripped.append(Tripped(uuid, Gate.SLOW_CLOCK, min(busy), max(busy), "Hz"))
     return tripped
 
 
-def _clocks(seen: Sequence[Observation], unless: Collection[ClockReason]) -> list[float]:
+def _list_clocks(seen: Sequence[Observation], unless: Collection[ClockReason]) -> list[float]:
     return [look.sm_hertz for look in seen if look.sm_hertz is not None and not _is_held_back_by(look, unless)]
 
 
@@ -105,7 +105,7 @@ def _is_held_back_by(look: Observation, reasons: Collection[ClockReason]) -> boo
     return look.reasons is not None and not look.reasons.isdisjoint(reasons)
 
 
-def _foreign(observation: Observation, ranks: Collection[int]) -> int:
+def _count_foreign(observation: Observation, ranks: Collection[int]) -> int:
     """Processes that are no rank; a container's own process ids are not the driver's, and then only a second one is."""
     if observation.processes is None:
         return 0

@@ -10,7 +10,7 @@ _BRACKET = re.compile(r"\[([^\]]*)\]")
 _OPENMPI = re.compile(r"([^\[,@]+)(?:\[(\d+):([^\]]*)\]([^,@]*))?")
 
 
-def slurm_names(text: str) -> tuple[str, ...]:
+def parse_slurm_names(text: str) -> tuple[str, ...]:
     """Return the names in a list such as ``gpu[01-03,7]-a,login``, as ``scontrol show hostnames`` does."""
     names: list[str] = []
     for match in _SLURM.finditer(text):
@@ -19,7 +19,7 @@ def slurm_names(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def openmpi_names(text: str) -> tuple[str, ...]:
+def parse_openmpi_names(text: str) -> tuple[str, ...]:
     """Return the names in a list such as ``gpu[2:1-3],login@0(4)``, as OpenMPI 4 gives it to its daemons.
 
     The number before the colon is the width of the numbers.
@@ -29,7 +29,7 @@ def openmpi_names(text: str) -> tuple[str, ...]:
         if not width:
             names.append(prefix)
             continue
-        names += [f"{prefix}{number:0{int(width)}d}{suffix}" for number, _ in _numbers(ranges)]
+        names += [f"{prefix}{number:0{int(width)}d}{suffix}" for number, _ in _iterate_numbers(ranges)]
     return tuple(names)
 
 
@@ -39,11 +39,11 @@ def _expand(name: str) -> Iterator[str]:
         yield name
         return
     before, after = name[: found.start()], name[found.end() :]
-    for number, width in _numbers(found[1]):
+    for number, width in _iterate_numbers(found[1]):
         yield from _expand(f"{before}{number:0{width}d}{after}")
 
 
-def _numbers(ranges: str) -> Iterator[tuple[int, int]]:
+def _iterate_numbers(ranges: str) -> Iterator[tuple[int, int]]:
     for one in ranges.split(","):
         first, _, last = one.partition("-")
         for number in range(int(first), int(last or first) + 1):

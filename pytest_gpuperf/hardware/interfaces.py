@@ -10,10 +10,10 @@ import struct
 _SIOCGIFADDR, _SIOCGIFMTU = 0x8915, 0x8921  # linux/sockios.h
 
 
-def interface_of(address: str) -> str | None:
+def find_interface(address: str) -> str | None:
     """The network interface that has an IPv4 address; None if none has."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for name in interface_names():
+        for name in list_interfaces():
             with contextlib.suppress(OSError):  # it has no address
                 answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, _request(name))
                 if socket.inet_ntoa(answer[20:24]) == address:
@@ -21,7 +21,7 @@ def interface_of(address: str) -> str | None:
     return None
 
 
-def packet_size_of(name: str) -> int | None:
+def read_packet_size(name: str) -> int | None:
     """The bytes of an interface's largest packet (MTU); None if there is no such interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
@@ -31,7 +31,7 @@ def packet_size_of(name: str) -> int | None:
     return int(struct.unpack_from("i", answer, 16)[0])
 
 
-def interface_names() -> tuple[str, ...]:
+def list_interfaces() -> tuple[str, ...]:
     """The names of all interfaces."""
     return tuple(name for _, name in socket.if_nameindex())
 

@@ -13,14 +13,14 @@ from pytest_gpuperf.hardware.linkage import Linkage
 GIB = 2**30
 
 
-def hardware_key(gpus: Sequence[Gpu], linkage: Linkage) -> str:
+def make_hardware_key(gpus: Sequence[Gpu], linkage: Linkage) -> str:
     """Names a set of GPUs and their links, for example 8x-nvidia-h200-nv18.
 
     Raises:
         HardwareError: Without GPUs, for there is nothing to name.
     """
     _require_gpus(gpus)
-    models = Counter(_slug(gpu.name) for gpu in gpus)
+    models = Counter(_make_slug(gpu.name) for gpu in gpus)
     key = "+".join(f"{count}x-{model}" for model, count in sorted(models.items()))
     return f"{key}-{linkage.label}" if linkage.label else key
 
@@ -45,7 +45,7 @@ def match_fields(gpus: Sequence[Gpu], linkage: Linkage) -> dict[str, str | int |
     }
 
 
-def _slug(name: str) -> str:
+def _make_slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 

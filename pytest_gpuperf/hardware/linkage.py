@@ -39,31 +39,31 @@ def linkage(gpus: Sequence[Gpu], devices: Devices) -> Linkage:
         ends = [devices.link_ends(gpu.uuid) for gpu in gpus]
         switched = [peers.count(SWITCH) for peers in ends]
         if min(switched):
-            return Linkage("nvlink", f"nv{min(switched)}", _nvlink_rate(gpus, switched))
+            return Linkage("nvlink", f"nv{min(switched)}", _compute_nvlink_rate(gpus, switched))
         direct = {
             (a, b): min(ends[a].count(gpus[b].pci_bus_id), ends[b].count(gpus[a].pci_bus_id))
             for a, b in combinations(range(len(gpus)), 2)
         }
         if min(direct.values()):
             per_gpu = [sum(links for pair, links in direct.items() if gpu in pair) for gpu in range(len(gpus))]
-            return Linkage("nvlink", f"nv{min(direct.values())}", _nvlink_rate(gpus, per_gpu))
-        distance = max(_distance(devices, a, b) for a, b in combinations(gpus, 2))
+            return Linkage("nvlink", f"nv{min(direct.values())}", _compute_nvlink_rate(gpus, per_gpu))
+        distance = max(_find_distance(devices, a, b) for a, b in combinations(gpus, 2))
         partly_nvlink = any(switched) or any(direct.values())
-        return Linkage("pcie", distance.name.lower(), None if partly_nvlink else pcie_rate(devices, gpus))
+        return Linkage("pcie", distance.name.lower(), None if partly_nvlink else compute_pcie_rate(devices, gpus))
 
 
-def _distance(devices: Devices, a: Gpu, b: Gpu) -> Distance:
+def _find_distance(devices: Devices, a: Gpu, b: Gpu) -> Distance:
     distance = devices.distance(a.uuid, b.uuid)
     return _HIDDEN if distance is None else distance
 
 
-def _nvlink_rate(gpus: Sequence[Gpu], links: Sequence[int]) -> float | None:
+def _compute_nvlink_rate(gpus: Sequence[Gpu], links: Sequence[int]) -> float | None:
     rates = [NVLINK.get(gpu.compute_capability) for gpu in gpus]
     known = [count * rate.bytes_per_second for count, rate in zip(links, rates, strict=True) if rate is not None]
     return min(known) if len(known) == len(gpus) else None
 
 
-def pcie_rate(devices: Devices, gpus: Sequence[Gpu]) -> float | None:
+def compute_pcie_rate(devices: Devices, gpus: Sequence[Gpu]) -> float | None:
     """Bytes/s of the slowest GPU's slot, one direction; None if one of them is unknown."""
     slowest: float | None = None
     for gpu in gpus:

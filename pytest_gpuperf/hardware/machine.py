@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_gpuperf.hardware.device import Devices, Gpu, HardwareError
-from pytest_gpuperf.hardware.key import hardware_key, match_fields
-from pytest_gpuperf.hardware.linkage import Linkage, linkage, pcie_rate
+from pytest_gpuperf.hardware.key import make_hardware_key, match_fields
+from pytest_gpuperf.hardware.linkage import Linkage, compute_pcie_rate, linkage
 from pytest_gpuperf.hardware.network import Network
-from pytest_gpuperf.hardware.numa import nodes_of, read_nodes
+from pytest_gpuperf.hardware.numa import describe_nodes, read_nodes
 from pytest_gpuperf.hardware.nvml import Nvml
-from pytest_gpuperf.hardware.setup import setup_of
+from pytest_gpuperf.hardware.setup import describe_setup
 
 _HOPPER = (9, 0)  # NVLink SHARP, the switch's own reduction, came with it
 
@@ -72,7 +72,7 @@ class Machine:
         if self.linkage is None:
             return "cpu"
         if not self.node_keys:
-            return hardware_key(self.gpus, self.linkage)
+            return make_hardware_key(self.gpus, self.linkage)
         kinds = Counter(self.node_keys)
         return "+".join(f"{count}n-{key}" for key, count in sorted(kinds.items()))
 
@@ -94,7 +94,7 @@ class Machine:
         if self.host_told is not None or self.node_keys:
             return self.host_told
         with self.devices.session() as present:
-            return pcie_rate(self.devices, self.gpus) if present and self.gpus else None
+            return compute_pcie_rate(self.devices, self.gpus) if present and self.gpus else None
 
     @property
     def memory_rate(self) -> float | None:
@@ -106,7 +106,7 @@ class Machine:
         told = [rate for rate in rates if rate is not None]
         return min(told) if told and len(told) == len(self.gpus) else None
 
-    def cores_near(self, uuids: Sequence[str], allowed: frozenset[int]) -> tuple[frozenset[int], ...]:
+    def find_cores_near(self, uuids: Sequence[str], allowed: frozenset[int]) -> tuple[frozenset[int], ...]:
         """For each GPU the allowed cores of its NUMA node; nothing if that leaves no GPU out of any core.
 
         Args:
@@ -125,8 +125,8 @@ class Machine:
 
     @property
     def setup(self) -> dict[str, str]:
-        """How the GPUs of the run are set up now, by the names of ``setup_of``."""
-        return setup_of(self.devices.inspect(), self.gpu_uuids, read_nodes()) if self.gpus else {}
+        """How the GPUs of the run are set up now, by the names of ``describe_setup``."""
+        return describe_setup(self.devices.inspect(), self.gpu_uuids, read_nodes()) if self.gpus else {}
 
     def placement(self, allowed: frozenset[int], *, binds: bool) -> dict[str, str]:
         """The placement of ranks that measure, by name: ``numa binding`` is on or off.
@@ -140,8 +140,8 @@ class Machine:
         """
         if not self.gpus:
             return {}
-        bound = binds and bool(self.cores_near(self.gpu_uuids, allowed))
-        told = {"cpu numa nodes": nodes_of(allowed, read_nodes()), "numa binding": "on" if bound else "off"}
+        bound = binds and bool(self.find_cores_near(self.gpu_uuids, allowed))
+        told = {"cpu numa nodes": describe_nodes(allowed, read_nodes()), "numa binding": "on" if bound else "off"}
         return {name: text for name, text in told.items() if text}
 
     def describe(self) -> str:
@@ -176,12 +176,12 @@ class Machine:
             linkage(gpus, devices),
             environ_multicast=environ.get("NCCL_NVLS_ENABLE") != "0",
             driver=devices.driver_version(),
-            everything=_everything(devices, gpus),
+            everything=_list_everything(devices, gpus),
             devices=devices,
         )
 
 
-def _everything(devices: Devices, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+def _list_everything(devices: Devices, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
     try:
         return tuple(gpu.uuid for gpu in devices.visible({}))
     except HardwareError:  # another GPU, split into MIG slices, is no neighbour to wait for

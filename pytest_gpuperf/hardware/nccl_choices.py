@@ -13,7 +13,7 @@ SIZES = (2**10, 2**20, 2**26)
 """Bytes of one rank's call, as NCCL counts them: latency, the middle, and bandwidth."""
 
 
-def choices_of(logs: Sequence[NcclLog]) -> Mapping[str, str]:
+def describe_choices(logs: Sequence[NcclLog]) -> Mapping[str, str]:
     """Return what the ranks of a run say NCCL chose.
 
     ``"all_reduce 67108864": "RING, SIMPLE, 24 channels"``: algorithm, protocol and channels of a collective of so many
@@ -35,7 +35,7 @@ def choices_of(logs: Sequence[NcclLog]) -> Mapping[str, str]:
                 found[f"{op} {nbytes}"] = f"{choice.algorithm}, {choice.protocol}, {_count(choice.channels)}"
     if first.coll_channels and first.p2p_channels:
         found["channels"] = f"{first.coll_channels[-1]} for collectives, {first.p2p_channels[-1]} for sends"
-    if transports := _transports(logs):
+    if transports := _describe_transports(logs):
         found["transport"] = transports
     return found
 
@@ -44,7 +44,7 @@ def _count(channels: int) -> str:
     return f"{channels} channel{'' if channels == 1 else 's'}"
 
 
-def _transports(logs: Sequence[NcclLog]) -> str:
+def _describe_transports(logs: Sequence[NcclLog]) -> str:
     """One transport if all pairs have it; else each with its number of pairs."""
     pairs: dict[tuple[int, int], set[str]] = {}
     for log in logs:

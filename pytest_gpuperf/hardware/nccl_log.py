@@ -114,7 +114,7 @@ class NcclLog:
                 )
             ),
             connections=tuple(
-                Connection(int(channel), int(sender), int(receiver), _transport(via))
+                Connection(int(channel), int(sender), int(receiver), _shorten_transport(via))
                 for channel, sender, receiver, via in _CONNECTION.findall(text)
             ),
             choices=tuple(
@@ -202,5 +202,5 @@ class NcclLog:
         )
 
 
-def _transport(via: str) -> str:
+def _shorten_transport(via: str) -> str:
     return _SERVED.sub(r"\1", via)

@@ -30,28 +30,30 @@ class Network:
     """Why no rate is known; empty if it is."""
 
 
-def network_of(interface: str | None, root: Path = Path("/")) -> Network:
+def read_network(interface: str | None, root: Path = Path("/")) -> Network:
     """The network of this machine: its active ports for RDMA, which NCCL prefers, else the interface.
 
     Args:
         interface: by which other nodes reach it; None if that is unknown.
         root: where proc and sys are.
     """
-    boot = _text(root / _BOOT)
-    ports = [port for port in sorted((root / _PORTS).glob("*/ports/*")) if _text(port / "state").endswith("ACTIVE")]
+    boot = _read_text(root / _BOOT)
+    ports = [
+        port for port in sorted((root / _PORTS).glob("*/ports/*")) if _read_text(port / "state").endswith("ACTIVE")
+    ]
     if not ports:
-        return replace(_of_interface(interface, root / _INTERFACES), boot=boot)
+        return replace(_read_interface(interface, root / _INTERFACES), boot=boot)
     names = ", ".join(dict.fromkeys(port.parents[1].name for port in ports))
-    if any(_driver(port.parents[1]) == "efa" for port in ports):
+    if any(_read_driver(port.parents[1]) == "efa" for port in ports):
         return Network(names, rdma=True, boot=boot, unknown=f"EFA gives no rate of {names} that is one")
-    rates = [_gbit(_text(port / "rate")) for port in ports]
+    rates = [_parse_gbit(_read_text(port / "rate")) for port in ports]
     known = [rate * _GBIT for rate in rates if rate is not None]
     if len(known) < len(rates):
         return Network(names, rdma=True, boot=boot, unknown=f"the rate of {names} is unknown")
     return Network(names, rdma=True, one=min(known), together=sum(known), boot=boot)
 
 
-def as_one(networks: Mapping[str, Network | None]) -> Network | None:
+def merge_networks(networks: Mapping[str, Network | None]) -> Network | None:
     """Joins the networks of nodes into one, as fast as the slowest; returns None if a node reported none.
 
     Args:
@@ -74,26 +76,26 @@ def as_one(networks: Mapping[str, Network | None]) -> Network | None:
     return Network(first.name, first.rdma, min(one), min(together))
 
 
-def _of_interface(interface: str | None, folder: Path) -> Network:
+def _read_interface(interface: str | None, folder: Path) -> Network:
     if interface is None:
         return Network(unknown="the interface between the nodes is unknown")
     path = folder / interface
-    parts = _text(path / "bonding" / "slaves").split()
+    parts = _read_text(path / "bonding" / "slaves").split()
     if not parts and not (path / "device").exists():  # of a container's or a bridge's, the speed is made up, if any
         return Network(interface, unknown=f"{interface} is no adapter, so its rate is unknown")
-    whole = _mbit(_text(path / "speed"))
-    slowest = [_mbit(_text(folder / part / "speed")) for part in parts] or [whole]
+    whole = _parse_mbit(_read_text(path / "speed"))
+    slowest = [_parse_mbit(_read_text(folder / part / "speed")) for part in parts] or [whole]
     known = [rate for rate in slowest if rate is not None]
     if whole is None or len(known) < len(slowest):
         return Network(interface, unknown=f"the rate of {interface} is unknown")
     return Network(interface, one=min(known), together=whole)
 
 
-def _mbit(text: str) -> float | None:
+def _parse_mbit(text: str) -> float | None:
     return int(text) * _MBIT if text.isdecimal() and int(text) else None  # -1: the driver does not know
 
 
-def _gbit(text: str) -> float | None:
+def _parse_gbit(text: str) -> float | None:
     number = text.partition(" ")[0]  # 400 Gb/sec (4X NDR)
     try:
         return float(number) or None
@@ -101,14 +103,14 @@ def _gbit(text: str) -> float | None:
         return None
 
 
-def _driver(device: Path) -> str:
+def _read_driver(device: Path) -> str:
     try:
         return Path(os.readlink(device / "device" / "driver")).name
     except OSError:
         return ""
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text().strip()
     except OSError:  # also what the kernel answers for the speed of an interface that is down

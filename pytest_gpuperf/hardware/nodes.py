@@ -17,7 +17,7 @@ _MUST_BE_ALIKE = {
 }
 
 
-def difference(machines: Mapping[str, Machine]) -> str | None:
+def find_difference(machines: Mapping[str, Machine]) -> str | None:
     """Which node's hardware differs from the first one's, and in what; None if all are alike.
 
     Args:
@@ -35,7 +35,7 @@ def difference(machines: Mapping[str, Machine]) -> str | None:
     return None
 
 
-def shared_gpu(machines: Mapping[str, Machine]) -> str | None:
+def find_shared_gpu(machines: Mapping[str, Machine]) -> str | None:
     """Return which nodes have the same GPU, and which GPU; None if no GPU is on two nodes.
 
     NCCL looks for a GPU with two ranks on one host only. Between hosts it runs, at a fraction of the speed.
@@ -52,7 +52,7 @@ def shared_gpu(machines: Mapping[str, Machine]) -> str | None:
     return None
 
 
-def as_one(machines: Mapping[str, Machine]) -> Machine:
+def merge_machines(machines: Mapping[str, Machine]) -> Machine:
     """All GPUs of a cluster's nodes, in the order of the nodes; that of the only node as it is.
 
     Between nodes no line rate is known, so figures of several nodes have no physical limit.
@@ -74,13 +74,13 @@ def as_one(machines: Mapping[str, Machine]) -> Machine:
         everything=everything,
         node_keys=tuple(f"{machine.key}-{machine.fabric}" for machine in machines.values()),
         node_gpus=tuple(len(machine.gpus) for machine in machines.values()),
-        network=network.as_one({name: machine.network for name, machine in machines.items()}),
-        memory_told=_least(machine.memory_told for machine in machines.values()),
-        host_told=_least(machine.host_told for machine in machines.values()),
+        network=network.merge_networks({name: machine.network for name, machine in machines.items()}),
+        memory_told=_find_least(machine.memory_told for machine in machines.values()),
+        host_told=_find_least(machine.host_told for machine in machines.values()),
     )
 
 
-def _least(rates: Iterable[float | None]) -> float | None:
+def _find_least(rates: Iterable[float | None]) -> float | None:
     """The lowest; None if one is unknown."""
     told = list(rates)
     known = [rate for rate in told if rate is not None]

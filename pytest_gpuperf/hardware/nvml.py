@@ -26,7 +26,7 @@ from pytest_gpuperf.hardware.device import (
 )
 from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection
 from pytest_gpuperf.hardware.nvml_inspection import NvmlInspector
-from pytest_gpuperf.hardware.visibility import require_one_order, visible_indices
+from pytest_gpuperf.hardware.visibility import list_visible_indices, require_one_order
 
 Library: TypeAlias = Any
 """The pynvml module or, in tests, an object with the same functions."""
@@ -107,7 +107,7 @@ class Nvml:
     def driver_version(self) -> str | None:
         """The driver's version; None without a driver."""
         with self.session() as present:
-            return _text(self._library.nvmlSystemGetDriverVersion()) if present else None
+            return _decode_text(self._library.nvmlSystemGetDriverVersion()) if present else None
 
     def visible(self, environ: Mapping[str, str]) -> tuple[Gpu, ...]:
         """Lists the GPUs that CUDA would show.
@@ -128,10 +128,10 @@ class Nvml:
                 return ()
             handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
             visible = environ.get("CUDA_VISIBLE_DEVICES")
-            chosen = visible_indices(visible, [nvml.nvmlDeviceGetUUID(handle) for handle in handles])
+            chosen = list_visible_indices(visible, [nvml.nvmlDeviceGetUUID(handle) for handle in handles])
             if visible is not None and chosen and not visible.strip().startswith("GPU-"):
                 require_one_order(environ, [nvml.nvmlDeviceGetName(handle) for handle in handles])
-            return tuple(self._gpu(handles[index]) for index in chosen)
+            return tuple(self._read_gpu(handles[index]) for index in chosen)
 
     def used_memory(self, uuid: str) -> int:
         """Bytes in use on a GPU, by all processes and the driver."""
@@ -175,15 +175,15 @@ class Nvml:
         millijoules = self._tell(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
         return Counters(
             joules=None if millijoules is None else millijoules / 1e3,
-            nvlink_sent=self._nvlink_bytes(handle, nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX),
-            nvlink_received=self._nvlink_bytes(handle, nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX),
+            nvlink_sent=self._read_nvlink_bytes(handle, nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX),
+            nvlink_received=self._read_nvlink_bytes(handle, nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX),
         )
 
     def health(self, uuid: str) -> Health:
         """Reads a GPU's error counts, temperature, power and clock."""
         nvml, handle = self._library, self._handle(uuid)
         seen = self.observe(uuid, links=False)
-        errors = {name: self._field(handle, getattr(nvml, field)) for name, field in _ERRORS.items()}
+        errors = {name: self._read_field(handle, getattr(nvml, field)) for name, field in _ERRORS.items()}
         errors["ECC corrected"] = self._tell(
             nvml.nvmlDeviceGetTotalEccErrors, handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_VOLATILE_ECC
         )
@@ -197,7 +197,7 @@ class Nvml:
     def link_ends(self, uuid: str) -> tuple[str, ...]:
         """What each active NVLink leads to: a switch, or the device at a PCI address."""
         handle = self._handle(uuid)
-        return tuple(self._link_end(handle, link) for link in self._active_links(handle))
+        return tuple(self._link_end(handle, link) for link in self._list_active_links(handle))
 
     def distance(self, a: str, b: str) -> Distance | None:
         """How far apart two GPUs are on PCIe; None on a virtual machine that hides it."""
@@ -282,7 +282,7 @@ class Nvml:
     def _handle(self, uuid: str) -> Any:
         return self._library.nvmlDeviceGetHandleByUUID(uuid)
 
-    def _gpu(self, handle: Any) -> Gpu:
+    def _read_gpu(self, handle: Any) -> Gpu:
         nvml = self._library
         uuid = nvml.nvmlDeviceGetUUID(handle)
         mig = self._tell(nvml.nvmlDeviceGetMigMode, handle)
@@ -292,7 +292,7 @@ class Nvml:
                 "with nvidia-smi -mig 0, or leave the GPU out of CUDA_VISIBLE_DEVICES"
             )
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-        nvlinks = len(self._active_links(handle))
+        nvlinks = len(self._list_active_links(handle))
         rate = NVLINK.get((major, minor)) if nvlinks else None
         milliwatts = self._tell(nvml.nvmlDeviceGetPowerManagementLimit, handle)
         return Gpu(
@@ -300,7 +300,7 @@ class Nvml:
             name=nvml.nvmlDeviceGetName(handle),
             memory_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
             compute_capability=(major, minor),
-            pci_bus_id=_bus_id(nvml.nvmlDeviceGetPciInfo(handle)),
+            pci_bus_id=_format_bus_id(nvml.nvmlDeviceGetPciInfo(handle)),
             nvlinks=nvlinks,
             nvlink_version=None if rate is None else rate.version,
             power_limit_watts=None if milliwatts is None else milliwatts / 1000,
@@ -313,18 +313,18 @@ class Nvml:
         states = [(link, self._tell(nvml.nvmlDeviceGetNvLinkState, handle, link)) for link in links]
         return [(link, state) for link, state in states if state is not None]
 
-    def _active_links(self, handle: Any) -> tuple[int, ...]:
+    def _list_active_links(self, handle: Any) -> tuple[int, ...]:
         return tuple(link for link, state in self._link_states(handle) if state)
 
     def _link_end(self, handle: Any, link: int) -> str:
         nvml = self._library
         if self._tell(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link) == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             return SWITCH
-        return _bus_id(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))
+        return _format_bus_id(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))
 
-    def _nvlink_bytes(self, handle: Any, field: int) -> int | None:
+    def _read_nvlink_bytes(self, handle: Any, field: int) -> int | None:
         nvml = self._library
-        for scopes in ((_ALL_LINKS,), self._active_links(handle)):
+        for scopes in ((_ALL_LINKS,), self._list_active_links(handle)):
             if not scopes:
                 continue
             answers = self._tell(nvml.nvmlDeviceGetFieldValues, handle, [(field, scope) for scope in scopes])
@@ -332,7 +332,7 @@ class Nvml:
                 return 1024 * sum(int(answer.value.ullVal) for answer in answers)  # NVML counts KiB
         return None
 
-    def _field(self, handle: Any, field: int) -> int | None:
+    def _read_field(self, handle: Any, field: int) -> int | None:
         answers = self._tell(self._library.nvmlDeviceGetFieldValues, handle, [(field, 0)])
         if answers is None or answers[0].nvmlReturn != self._library.NVML_SUCCESS:
             return None
@@ -369,7 +369,7 @@ class XidListener:
         """Ends the listening; returns what was reported meanwhile."""
         heard: list[Xid] = []
         for uuid, events in self._sets.items():
-            while (number := self._next(events)) is not None:
+            while (number := self._read_next(events)) is not None:
                 heard.append(Xid(uuid, number))
             self._library.nvmlEventSetFree(events)
         self._sets = {}
@@ -390,17 +390,17 @@ class XidListener:
             return None
         return events
 
-    def _next(self, events: Any) -> int | None:
+    def _read_next(self, events: Any) -> int | None:
         try:
             return int(self._library.nvmlEventSetWait_v2(events, 0).eventData)
         except self._library.NVMLError:  # NVML_ERROR_TIMEOUT: nothing more was reported; or nobody tells any more
             return None
 
 
-def _bus_id(pci_info: Any) -> str:
+def _format_bus_id(pci_info: Any) -> str:
     """Spells a PCI address one way, so that two of them compare equal."""
-    return _text(pci_info.busId).upper()
+    return _decode_text(pci_info.busId).upper()
 
 
-def _text(raw: Any) -> str:
+def _decode_text(raw: Any) -> str:
     return raw.decode() if isinstance(raw, bytes) else str(raw)

@@ -49,13 +49,13 @@ class NvmlInspector:
         """Describes the machine; a GPU that cannot be described has its problem in place of its facts."""
         nvml = self._library
         handles = [self._handle(index) for index in range(self._tell(nvml.nvmlDeviceGetCount) or 0)]
-        gpus = tuple(self._gpu(index, handle) for index, handle in enumerate(handles))
+        gpus = tuple(self._read_gpu(index, handle) for index, handle in enumerate(handles))
         pairs = tuple(
-            self._pair(a, b, handles[a], handles[b])
+            self._read_pair(a, b, handles[a], handles[b])
             for a, b in combinations(range(len(handles)), 2)
             if handles[a] is not None and handles[b] is not None
         )
-        return Inspection(_text(self._tell(nvml.nvmlSystemGetDriverVersion)), self._cuda(), gpus, pairs)
+        return Inspection(_decode_text(self._tell(nvml.nvmlSystemGetDriverVersion)), self._read_cuda(), gpus, pairs)
 
     def _handle(self, index: int) -> Any:
         try:
@@ -63,19 +63,19 @@ class NvmlInspector:
         except self._library.NVMLError:
             return None
 
-    def _cuda(self) -> str:
+    def _read_cuda(self) -> str:
         number = self._ask("nvmlSystemGetCudaDriverVersion")
         return "" if number is None else f"{number // 1000}.{number % 1000 // 10}"
 
-    def _gpu(self, index: int, handle: Any) -> GpuFacts:
+    def _read_gpu(self, index: int, handle: Any) -> GpuFacts:
         nvml = self._library
         if handle is None:
             return GpuFacts(uuid="", problem=f"NVML counts a GPU at index {index} and cannot open it")
         try:
-            uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+            uuid = _decode_text(nvml.nvmlDeviceGetUUID(handle))
             memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         except nvml.NVMLError as error:
-            return GpuFacts(uuid=_text(self._tell(nvml.nvmlDeviceGetUUID, handle)), problem=str(error))
+            return GpuFacts(uuid=_decode_text(self._tell(nvml.nvmlDeviceGetUUID, handle)), problem=str(error))
         pci = self._tell(nvml.nvmlDeviceGetPciInfo, handle)
         ecc = self._ask("nvmlDeviceGetEccMode", handle)
         mig = self._ask("nvmlDeviceGetMigMode", handle)
@@ -87,14 +87,14 @@ class NvmlInspector:
         rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
         return GpuFacts(
             uuid=uuid,
-            name=_text(self._tell(nvml.nvmlDeviceGetName, handle)),
-            pci_bus_id="" if pci is None else _text(pci.busId).upper(),
+            name=_decode_text(self._tell(nvml.nvmlDeviceGetName, handle)),
+            pci_bus_id="" if pci is None else _decode_text(pci.busId).upper(),
             compute_capability=tuple(self._ask("nvmlDeviceGetCudaComputeCapability", handle) or ()),
             memory_bytes=int(memory.total),
             used_bytes=int(memory.total - memory.free),
-            vbios=_text(self._ask("nvmlDeviceGetVbiosVersion", handle)),
-            links=self._links(handle),
-            fabric=self._fabric(handle),
+            vbios=_decode_text(self._ask("nvmlDeviceGetVbiosVersion", handle)),
+            links=self._read_links(handle),
+            fabric=self._read_fabric(handle),
             c2c=None if c2c is None else bool(c2c.isC2cEnabled),
             pcie=PcieFacts(
                 generation=self._ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
@@ -103,32 +103,32 @@ class NvmlInspector:
                 generation_of_gpu=self._ask("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
                 lanes_of_gpu=self._ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
             ),
-            power_limit_watts=_thousandths(self._ask("nvmlDeviceGetPowerManagementLimit", handle)),
-            power_default_watts=_thousandths(self._ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
-            watts=_thousandths(self._ask("nvmlDeviceGetPowerUsage", handle)),
-            kelvin=_kelvin(self._ask("nvmlDeviceGetTemperature", handle, 0)),
-            slowdown_kelvin=_kelvin(self._ask("nvmlDeviceGetTemperatureThreshold", handle, 1)),
-            persistence=_flag(self._ask("nvmlDeviceGetPersistenceMode", handle)),
+            power_limit_watts=_convert_thousandths(self._ask("nvmlDeviceGetPowerManagementLimit", handle)),
+            power_default_watts=_convert_thousandths(self._ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
+            watts=_convert_thousandths(self._ask("nvmlDeviceGetPowerUsage", handle)),
+            kelvin=_convert_celsius(self._ask("nvmlDeviceGetTemperature", handle, 0)),
+            slowdown_kelvin=_convert_celsius(self._ask("nvmlDeviceGetTemperatureThreshold", handle, 1)),
+            persistence=_convert_flag(self._ask("nvmlDeviceGetPersistenceMode", handle)),
             ecc=None if ecc is None else bool(ecc[0]),
             ecc_pending=None if ecc is None else bool(ecc[1]),
             mig=None if mig is None else bool(mig[0]),
-            mig_slices=self._slices(handle) if mig is not None and mig[0] else None,
+            mig_slices=self._count_slices(handle) if mig is not None and mig[0] else None,
             compute_mode=_COMPUTE.get(self._ask("nvmlDeviceGetComputeMode", handle), ""),
-            sm_hertz=_megahertz(self._ask("nvmlDeviceGetClockInfo", handle, 1)),
-            sm_most_hertz=_megahertz(self._ask("nvmlDeviceGetMaxClockInfo", handle, 1)),
-            sm_set_hertz=_megahertz(self._ask("nvmlDeviceGetApplicationsClock", handle, 1)),
-            memory_hertz=_megahertz(self._ask("nvmlDeviceGetClockInfo", handle, 2)),
-            memory_most_hertz=_megahertz(self._ask("nvmlDeviceGetMaxClockInfo", handle, 2)),
+            sm_hertz=_convert_megahertz(self._ask("nvmlDeviceGetClockInfo", handle, 1)),
+            sm_most_hertz=_convert_megahertz(self._ask("nvmlDeviceGetMaxClockInfo", handle, 1)),
+            sm_set_hertz=_convert_megahertz(self._ask("nvmlDeviceGetApplicationsClock", handle, 1)),
+            memory_hertz=_convert_megahertz(self._ask("nvmlDeviceGetClockInfo", handle, 2)),
+            memory_most_hertz=_convert_megahertz(self._ask("nvmlDeviceGetMaxClockInfo", handle, 2)),
             slowdowns=None if bits is None else tuple(word for bit, word in self._reasons.items() if bits & bit),
             lifetime_uncorrected=self._ask("nvmlDeviceGetTotalEccErrors", handle, 1, 1),
             rows=None if rows is None else RowsFacts(int(rows[0]), int(rows[1]), bool(rows[2]), bool(rows[3])),
-            pages_pending=_flag(pages),
-            recovery=self._recovery(handle),
+            pages_pending=_convert_flag(pages),
+            recovery=self._read_recovery(handle),
             processes=None if processes is None else tuple(sorted(process.pid for process in processes)),
             busy=None if rates is None else rates.gpu / 100,
         )
 
-    def _links(self, handle: Any) -> tuple[LinkFacts, ...]:
+    def _read_links(self, handle: Any) -> tuple[LinkFacts, ...]:
         found = []
         for link in range(self._library.NVML_NVLINK_MAX_LINKS):
             state = self._ask("nvmlDeviceGetNvLinkState", handle, link)
@@ -142,9 +142,9 @@ class NvmlInspector:
         if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             return SWITCH
         pci = self._ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
-        return "" if pci is None else _text(pci.busId).upper()
+        return "" if pci is None else _decode_text(pci.busId).upper()
 
-    def _fabric(self, handle: Any) -> str:
+    def _read_fabric(self, handle: Any) -> str:
         make = getattr(self._library, "c_nvmlGpuFabricInfo_t", None)
         if make is None:
             return ""
@@ -155,21 +155,21 @@ class NvmlInspector:
             return "failed"
         return _FABRIC.get(int(info.state), "")
 
-    def _recovery(self, handle: Any) -> str:
+    def _read_recovery(self, handle: Any) -> str:
         field = getattr(self._library, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
         answers = None if field is None else self._ask("nvmlDeviceGetFieldValues", handle, [(field, 0)])
         if not answers or answers[0].nvmlReturn != self._library.NVML_SUCCESS:
             return ""
         return _RECOVERY.get(int(answers[0].value.uiVal), "")
 
-    def _slices(self, handle: Any) -> int | None:
+    def _count_slices(self, handle: Any) -> int | None:
         most = self._ask("nvmlDeviceGetMaxMigDeviceCount", handle)
         if most is None:
             return None
         slices = (self._ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(most))
         return sum(one is not None for one in slices)
 
-    def _pair(self, a: int, b: int, first: Any, second: Any) -> PairFacts:
+    def _read_pair(self, a: int, b: int, first: Any, second: Any) -> PairFacts:
         level = self._ask("nvmlDeviceGetTopologyCommonAncestor", first, second)
         statuses = {
             kind: self._ask("nvmlDeviceGetP2PStatus", first, second, index) for kind, index in _P2P_KINDS.items()
@@ -194,23 +194,23 @@ class NvmlInspector:
             return None
 
 
-def _flag(number: int | None) -> bool | None:
+def _convert_flag(number: int | None) -> bool | None:
     return None if number is None else bool(number)
 
 
-def _kelvin(celsius: float | None) -> float | None:
+def _convert_celsius(celsius: float | None) -> float | None:
     return None if celsius is None else celsius + _KELVIN
 
 
-def _thousandths(number: float | None) -> float | None:
+def _convert_thousandths(number: float | None) -> float | None:
     return None if number is None else number / 1e3
 
 
-def _megahertz(number: float | None) -> float | None:
+def _convert_megahertz(number: float | None) -> float | None:
     return None if number is None else number * 1e6
 
 
-def _text(raw: Any) -> str:
+def _decode_text(raw: Any) -> str:
     if raw is None:
         return ""
     return raw.decode(errors="replace") if isinstance(raw, bytes) else str(raw)

@@ -7,10 +7,10 @@ import platform
 from collections.abc import Callable, Collection
 
 from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection
-from pytest_gpuperf.hardware.numa import Nodes, node_of
+from pytest_gpuperf.hardware.numa import Nodes, find_node
 
 
-def setup_of(seen: Inspection, uuids: Collection[str], nodes: Nodes) -> dict[str, str]:
+def describe_setup(seen: Inspection, uuids: Collection[str], nodes: Nodes) -> dict[str, str]:
     """Return what of the GPUs' setup may change how fast they are, and no figure's test can change.
 
     ``ecc``, ``mig`` and ``persistence`` are ``on`` or ``off``. ``pcie`` is ``gen 5 x16``: the generation of the slot
@@ -28,11 +28,11 @@ def setup_of(seen: Inspection, uuids: Collection[str], nodes: Nodes) -> dict[str
     gpus = [gpu for gpu in seen.gpus if gpu.uuid in uuids]
     asked: dict[str, Callable[[GpuFacts], str]] = {
         "application clock": lambda gpu: "" if gpu.sm_set_hertz is None else f"{gpu.sm_set_hertz / 1e6:.0f} MHz",
-        "ecc": lambda gpu: _switch(gpu.ecc),
-        "gpu numa nodes": lambda gpu: node_of(gpu.cores, nodes),
-        "mig": lambda gpu: _switch(gpu.mig),
-        "pcie": _pcie,
-        "persistence": lambda gpu: _switch(gpu.persistence),
+        "ecc": lambda gpu: _format_switch(gpu.ecc),
+        "gpu numa nodes": lambda gpu: find_node(gpu.cores, nodes),
+        "mig": lambda gpu: _format_switch(gpu.mig),
+        "pcie": _format_pcie,
+        "persistence": lambda gpu: _format_switch(gpu.persistence),
     }
     found = {}
     for name, ask in asked.items():
@@ -42,15 +42,15 @@ def setup_of(seen: Inspection, uuids: Collection[str], nodes: Nodes) -> dict[str
     return found
 
 
-def host_setup() -> dict[str, str]:
+def read_host_setup() -> dict[str, str]:
     """The kernel, and the CPU cores that this process may use, which limit its ranks too."""
     return {"kernel": platform.release(), "cpu cores": str(len(os.sched_getaffinity(0)))}
 
 
-def _switch(value: bool | None) -> str:
+def _format_switch(value: bool | None) -> str:
     return {True: "on", False: "off", None: ""}[value]
 
 
-def _pcie(gpu: GpuFacts) -> str:
+def _format_pcie(gpu: GpuFacts) -> str:
     generation, lanes = gpu.pcie.generation_of_slot, gpu.pcie.lanes
     return "" if generation is None or lanes is None else f"gen {generation} x{lanes}"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.setup import host_setup
+from pytest_gpuperf.hardware.setup import read_host_setup
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Site:
     """The facts of each node of a cluster by its name; empty without a cluster."""
 
 
-def site_of(machine: Machine, *, binds: bool | None = None) -> Site:
+def make_site(machine: Machine, *, binds: bool | None = None) -> Site:
     """This machine, with the GPUs of the run.
 
     Args:
@@ -33,7 +33,7 @@ def site_of(machine: Machine, *, binds: bool | None = None) -> Site:
         binds: whether ranks may be bound to the cores of their GPU's NUMA node; None if that says nothing of them.
     """
     placement = {} if binds is None else machine.placement(frozenset(os.sched_getaffinity(0)), binds=binds)
-    setup = {**machine.software, **machine.setup, **host_setup(), **placement}
+    setup = {**machine.software, **machine.setup, **read_host_setup(), **placement}
     return Site(platform.node(), machine.identity, setup)
 
 

@@ -37,7 +37,7 @@ class Topology:
     @classmethod
     def of(cls, seen: Inspection) -> Topology:
         """Return what was seen."""
-        paths = tuple(Path(first, second, label) for (first, second), label in labels(seen).items())
+        paths = tuple(Path(first, second, label) for (first, second), label in label_pairs(seen).items())
         return cls(tuple(gpu.name for gpu in seen.gpus), paths)
 
     def label(self, first: int, second: int) -> str:
@@ -46,23 +46,23 @@ class Topology:
         return next((path.label for path in self.paths if {path.first, path.second} == pair), UNKNOWN)
 
 
-def links_between(seen: Inspection, first: int, second: int) -> int:
+def count_links(seen: Inspection, first: int, second: int) -> int:
     """Return how many NVLinks join two GPUs: to a switch that both have, or to one another."""
     one, other = seen.gpus[first], seen.gpus[second]
     if one.switched and other.switched:
         return min(one.active_links, other.active_links)
-    return min(_leading_to(one, other), _leading_to(other, one))
+    return min(_count_links_to(one, other), _count_links_to(other, one))
 
 
-def labels(seen: Inspection) -> dict[tuple[int, int], str]:
+def label_pairs(seen: Inspection) -> dict[tuple[int, int], str]:
     """Return NV#, PIX, PXB, PHB, NODE or SYS for each pair; ? if the machine hides it."""
     found = {}
     for pair in seen.pairs:
-        links = links_between(seen, pair.first, pair.second)
+        links = count_links(seen, pair.first, pair.second)
         found[pair.first, pair.second] = f"NV{links}" if links else pair.distance or UNKNOWN
     return found
 
 
-def _leading_to(one: GpuFacts, other: GpuFacts) -> int:
+def _count_links_to(one: GpuFacts, other: GpuFacts) -> int:
     """Return how many active NVLinks of a GPU end at another; none if its address is unknown."""
     return sum(link.active and link.end == other.pci_bus_id for link in one.links) if other.pci_bus_id else 0

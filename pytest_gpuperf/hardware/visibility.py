@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pytest_gpuperf.hardware.device import HardwareError
 
 
-def visible_indices(visible: str | None, uuids: Sequence[str]) -> tuple[int, ...]:
+def list_visible_indices(visible: str | None, uuids: Sequence[str]) -> tuple[int, ...]:
     """Translates CUDA_VISIBLE_DEVICES to indices into uuids.
 
     By CUDA's rule the first invalid entry ends the list. The first entry says whether the list is of indices
@@ -22,7 +22,7 @@ def visible_indices(visible: str | None, uuids: Sequence[str]) -> tuple[int, ...
     if visible is None:
         return tuple(range(len(uuids)))
     entries = [entry.strip() for entry in visible.split(",")]
-    find = _by_uuid if entries[0].startswith("GPU-") else _by_index
+    find = _find_by_uuid if entries[0].startswith("GPU-") else _find_by_index
     indices: list[int] = []
     for entry in entries:
         if entry.startswith("MIG-"):
@@ -63,11 +63,11 @@ def require_one_order(environ: Mapping[str, str], names: Sequence[str]) -> None:
         )
 
 
-def _by_index(entry: str, uuids: Sequence[str]) -> int | None:
+def _find_by_index(entry: str, uuids: Sequence[str]) -> int | None:
     digits = re.match(r"[0-9]+", entry)  # CUDA reads entries as strtoul does: "1abc" is 1
     return int(digits[0]) if digits is not None and int(digits[0]) < len(uuids) else None
 
 
-def _by_uuid(entry: str, uuids: Sequence[str]) -> int | None:
+def _find_by_uuid(entry: str, uuids: Sequence[str]) -> int | None:
     matches = [index for index, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)]
     return matches[0] if len(matches) == 1 else None

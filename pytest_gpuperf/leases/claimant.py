@@ -35,7 +35,7 @@ class Claimant:
     @classmethod
     def of_this_process(cls, holder: str) -> "Claimant":
         """This process, which begins now to hold or wait."""
-        return cls(os.getpid(), _user(), socket.gethostname(), holder[:HOLDER_CHARACTERS], time.time())
+        return cls(os.getpid(), _read_user(), socket.gethostname(), holder[:HOLDER_CHARACTERS], time.time())
 
     @classmethod
     def from_json(cls, data: Json) -> "Claimant | None":
@@ -75,14 +75,14 @@ def is_name(text: object) -> bool:
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
-def names(data: object) -> frozenset[str] | None:
+def parse_names(data: object) -> frozenset[str] | None:
     """The resources that a line names; None where one of them can be no resource, or there are none."""
     if not isinstance(data, list) or not data or not all(is_name(name) for name in data):
         return None
     return frozenset(data)
 
 
-def json_object(line: str) -> Json | None:
+def parse_json(line: str) -> Json | None:
     """Parses one line of JSON; None where it is no object."""
     try:
         data = json.loads(line)
@@ -93,11 +93,11 @@ def json_object(line: str) -> Json | None:
 
 def read(line: str) -> Claimant | None:
     """Parses a lock file's line; None where it names no process."""
-    data = json_object(line)
+    data = parse_json(line)
     return None if data is None else Claimant.from_json(data)
 
 
-def _user() -> str:
+def _read_user() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container often runs as a number without a name

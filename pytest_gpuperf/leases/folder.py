@@ -125,7 +125,7 @@ class Folder:
         finally:
             file.close()
 
-    def lockers(self, name: str) -> list[int]:
+    def list_lockers(self, name: str) -> list[int]:
         """The processes that hold the file locked, by the kernel's list; without those of other containers."""
         try:
             inode = os.stat(self.path / name, follow_symlinks=False).st_ino

@@ -40,13 +40,13 @@ class Grant:
             HardwareError: Where a GPU does not tell its memory.
         """
         due = {name: used for name, used in self._used_before.items() if name not in but}
-        return () if self._used is None else await_return(due, self._used, timeout, self._others)
+        return () if self._used is None else await_return(due, self._used, timeout, self._list_others)
 
     def release(self) -> None:
         """Lets the resources go; a second time it does nothing, and in a forked child it never does anything."""
         raise NotImplementedError
 
-    def _others(self) -> Collection[str]:
+    def _list_others(self) -> Collection[str]:
         return ()
 
     def __enter__(self) -> Self:
@@ -108,5 +108,5 @@ class SharedLease(Grant):
             self._released = True
             self._end()
 
-    def _others(self) -> Collection[str]:
+    def _list_others(self) -> Collection[str]:
         return self._where_others_are()

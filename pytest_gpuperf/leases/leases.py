@@ -157,7 +157,7 @@ class Leases:
             first = {name: file for name, file in files.items() if name not in there}
             before, unreturned = self._hand_over(holder, first)
             if self._used is not None:
-                noted = {name: _left_behind(file) for name, file in files.items() if name in there}
+                noted = {name: _read_left_behind(file) for name, file in files.items() if name in there}
                 before |= {name: used for name, used in noted.items() if used is not None}
             self._residents.begin(files, holder)
         return SharedLease(
@@ -165,7 +165,7 @@ class Leases:
             before,
             self._used,
             unreturned,
-            others=lambda: self._where_others_are(files),
+            others=lambda: self._find_occupied(files),
             end=lambda: self._residents.end(holder),
         )
 
@@ -194,7 +194,7 @@ class Leases:
         """
         return bool(resources) and self._queue.is_wanted_alone(resources)
 
-    def _where_others_are(self, resources: Collection[str]) -> frozenset[str]:
+    def _find_occupied(self, resources: Collection[str]) -> frozenset[str]:
         return frozenset[str]().union(*(other.resources for other in self._residents.others(resources)))
 
     def _obtain(
@@ -280,7 +280,8 @@ class Leases:
                 left = began + timeout - now
                 if left <= 0:
                     raise LeaseError(
-                        f"wanted {request.words()}, got none within {timeout:g} s; {self._in_the_way(request, own)}: "
+                        f"wanted {request.words()}, got none within {timeout:g} s; "
+                        f"{self._describe_obstacles(request, own)}: "
                         "allow more time (gpuperf_lease_timeout), let fewer processes run at once, name other GPUs in "
                         "CUDA_VISIBLE_DEVICES if it is GPUs that are wanted, or end a process that hangs"
                     )
@@ -295,7 +296,7 @@ class Leases:
                             "choose another folder (gpuperf_leases)"
                         )
                 if on_wait is not None and now >= notice:
-                    on_wait(f"waiting for {request.words()}; {self._in_the_way(request, own)}")
+                    on_wait(f"waiting for {request.words()}; {self._describe_obstacles(request, own)}")
                     notice = now + NOTICE_SECONDS
                 first = self._queue.ahead(request.candidates, own) is None
                 longest = LONGEST_PAUSE_OF_FIRST if first else LONGEST_PAUSE
@@ -306,11 +307,11 @@ class Leases:
 
     def _say_shared(self, names: Sequence[str]) -> str:
         files = [claimant.show(str(self._folder.path / (name + SUFFIX))) for name in names[:LISTED]]
-        lockers = sorted({pid for name in names for pid in self._folder.lockers(name + SUFFIX)})
+        lockers = sorted({pid for name in names for pid in self._folder.list_lockers(name + SUFFIX)})
         who = f"pid {', '.join(map(str, lockers[:LISTED]))}" if lockers else "a process of another container"
         return f"{', '.join(files)} locked as shared by {who}"
 
-    def _in_the_way(self, request: _Request, own: Ticket) -> str:
+    def _describe_obstacles(self, request: _Request, own: Ticket) -> str:
         now = time.time()
         held: dict[str, list[str]] = {}
         for name in request.candidates:
@@ -341,7 +342,7 @@ class Leases:
         Returns:
             Bytes in use before the new owner, by GPU, and the GPUs whose memory was not back in time.
         """
-        left_behind = {name: _left_behind(file) for name, file in files.items()}
+        left_behind = {name: _read_left_behind(file) for name, file in files.items()}
         owner = Claimant.of_this_process(holder)
         # The dead one's measure first, and ours afterwards: if we die while we wait, the next one waits for the same.
         self._write(files, owner, left_behind)
@@ -369,7 +370,7 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(names)
 
 
-def _left_behind(file: LockFile) -> int | None:
+def _read_left_behind(file: LockFile) -> int | None:
     dead = claimant.read(file.read())
     return None if dead is None else dead.used_bytes
 

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pytest_gpuperf.leases.claimant import Claimant, json_object, names
+from pytest_gpuperf.leases.claimant import Claimant, parse_json, parse_names
 from pytest_gpuperf.leases.folder import Folder
 from pytest_gpuperf.leases.notices import Notices
 
@@ -63,7 +63,7 @@ class Queue:
         # clock first and writes last can find a later one ahead for a moment; nothing is given twice for that.
         stem = f"{time.monotonic_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}"
         ticket = Ticket(stem + SUFFIX, Claimant.of_this_process(holder), frozenset(candidates), count, alone)
-        notice = self._notices.post(stem, _to_line(ticket))
+        notice = self._notices.post(stem, _format_ticket(ticket))
         try:
             yield ticket
         finally:
@@ -75,7 +75,7 @@ class Queue:
         Raises:
             LeaseError: Where the folder cannot be read.
         """
-        return next(self._wanting(candidates, own), None)
+        return next(self._iterate_wanting(candidates, own), None)
 
     def is_wanted_alone(self, resources: Iterable[str]) -> bool:
         """Whether somebody waits to be alone on one of these.
@@ -83,17 +83,17 @@ class Queue:
         Raises:
             LeaseError: Where the folder cannot be read.
         """
-        return any(ticket.alone for ticket in self._wanting(resources))
+        return any(ticket.alone for ticket in self._iterate_wanting(resources))
 
-    def _wanting(self, resources: Iterable[str], own: Ticket | None = None) -> Iterator[Ticket]:
+    def _iterate_wanting(self, resources: Iterable[str], own: Ticket | None = None) -> Iterator[Ticket]:
         wanted = frozenset(resources)
         for name, line in self._notices.living(None if own is None else own.name):
-            ticket = _from_line(name, line)
+            ticket = _parse_ticket(name, line)
             if ticket is not None and not ticket.candidates.isdisjoint(wanted):
                 yield ticket
 
 
-def _to_line(ticket: Ticket) -> str:
+def _format_ticket(ticket: Ticket) -> str:
     return json.dumps(
         {
             **ticket.who.to_json(),
@@ -104,13 +104,13 @@ def _to_line(ticket: Ticket) -> str:
     )
 
 
-def _from_line(name: str, line: str) -> Ticket | None:
-    data = json_object(line)
+def _parse_ticket(name: str, line: str) -> Ticket | None:
+    data = parse_json(line)
     who = None if data is None else Claimant.from_json(data)
     if data is None or who is None:
         return None
     # A ticket that no process of this package writes keeps nobody waiting, and nothing of it is printed.
-    candidates, count = names(data.get("candidates")), data.get("count")
+    candidates, count = parse_names(data.get("candidates")), data.get("count")
     if candidates is None or not isinstance(count, int) or not 1 <= count <= len(candidates):
         return None
     return Ticket(name, who, candidates, count, data.get("alone") is True)

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pytest_gpuperf.leases.claimant import Claimant, Json, json_object, names
+from pytest_gpuperf.leases.claimant import Claimant, Json, parse_json, parse_names
 from pytest_gpuperf.leases.folder import Folder
 from pytest_gpuperf.leases.notices import Notice, Notices
 
@@ -81,7 +81,7 @@ class Residents:
             before = self._notices.names()
             found = []
             for name, line in self._notices.living():
-                resident = None if self._own is not None and name == self._own.name else _from_line(line)
+                resident = None if self._own is not None and name == self._own.name else _parse_resident(line)
                 if resident is not None and not resident.resources.isdisjoint(resources):
                     found.append(resident)
             # Who changes its notice posts a new one and removes the old one. One look can come too early for the one
@@ -102,16 +102,16 @@ class Residents:
             before.remove()
 
 
-def _from_line(line: str) -> Resident | None:
-    data = json_object(line)
+def _parse_resident(line: str) -> Resident | None:
+    data = parse_json(line)
     who = None if data is None else Claimant.from_json(data)
     if data is None or who is None:
         return None
-    resources, running, run = names(data.get("resources")), _running(data), data.get("run")
+    resources, running, run = parse_names(data.get("resources")), _parse_running(data), data.get("run")
     if resources is None or running is None or not running <= resources or not isinstance(run, str):
         return None
     return Resident(who, run, resources, running)
 
 
-def _running(data: Json) -> frozenset[str] | None:
-    return frozenset() if data.get("running") == [] else names(data.get("running"))
+def _parse_running(data: Json) -> frozenset[str] | None:
+    return frozenset() if data.get("running") == [] else parse_names(data.get("running"))

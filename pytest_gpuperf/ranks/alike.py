@@ -8,7 +8,7 @@ ALIKE = ("torch", "pytest-gpuperf", "cloudpickle", "numpy")
 """Distributions of which all nodes must have the same version: what one pickles the other reads."""
 
 
-def version_of(distribution: str) -> str:
+def read_version(distribution: str) -> str:
     """The version of what is installed; empty if it is not."""
     try:
         return importlib.metadata.version(distribution)

@@ -18,7 +18,7 @@ A test folder may hold a module of the name of one that torch imports.
 """
 
 
-def command(source: str, *args: str, python: str = sys.executable) -> list[str]:
+def make_command(source: str, *args: str, python: str = sys.executable) -> list[str]:
     """The command that runs a line of Python; what it imports of this package is what this process has.
 
     Args:

@@ -26,8 +26,8 @@ import torch.distributed as dist
 from pytest_gpuperf.ranks.collectives import PAIRED, Collective
 from pytest_gpuperf.ranks.delays import Delays
 from pytest_gpuperf.ranks.messages import Tally
-from pytest_gpuperf.ranks.stacks import is_library, short
-from pytest_gpuperf.torch_internals import COLLECTIVES, group_ranks, kernel_below, reduction_named_by, signature
+from pytest_gpuperf.ranks.stacks import is_library, shorten_path
+from pytest_gpuperf.torch_internals import COLLECTIVES, find_kernel_below, find_reduction, group_ranks, read_signature
 
 MOST = 10_000
 """Collectives of a group that are noted in a run; later ones are not compared."""
@@ -138,8 +138,8 @@ class _Series:
         if index == MOST:
             return
         self.digest = zlib.crc32(repr(note.common).encode(), self.digest)
-        self.balance += sum(n * _weight(index, self._rank, other) for other, n in enumerate(note.sends))
-        self.balance -= sum(n * _weight(index, other, self._rank) for other, n in enumerate(note.receives))
+        self.balance += sum(n * _compute_weight(index, self._rank, other) for other, n in enumerate(note.sends))
+        self.balance -= sum(n * _compute_weight(index, other, self._rank) for other, n in enumerate(note.receives))
         self.notes.append(note)
 
 
@@ -167,7 +167,7 @@ class Calls:
         for name, kind in COLLECTIVES.items():
             operation: Any = getattr(torch.ops.c10d, name, None)
             if operation is not None:  # which of them exist depends on the version
-                kernel = self._kernel(operation.default, _Operation.of(signature(operation.default), kind))
+                kernel = self._make_kernel(operation.default, _Operation.of(read_signature(operation.default), kind))
                 self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
 
     def begin(self, delays: Delays | None = None) -> None:
@@ -206,7 +206,7 @@ class Calls:
         numbers: Counter[Key] = Counter()
         for _, (key, note) in sorted(by_order.items()):
             numbers[key] += 1
-            issued.append(_collective(key, numbers[key], note))
+            issued.append(_make_collective(key, numbers[key], note))
         return issued
 
     def delay(self) -> None:
@@ -215,7 +215,7 @@ class Calls:
             time.sleep(self._delays.next())
 
     def _delay_kernel(self, operation: Any) -> Callable[..., Any]:
-        below = kernel_below(operation)
+        below = find_kernel_below(operation)
 
         def delay_and_run(keys: Any, *arguments: Any) -> Any:
             self.delay()
@@ -223,8 +223,8 @@ class Calls:
 
         return delay_and_run
 
-    def _kernel(self, operation: Any, about: _Operation) -> Callable[..., Any]:
-        below = kernel_below(operation)
+    def _make_kernel(self, operation: Any, about: _Operation) -> Callable[..., Any]:
+        below = find_kernel_below(operation)
 
         def note_and_run(keys: Any, *arguments: Any) -> Any:
             __tracebackhide__ = True
@@ -259,10 +259,10 @@ class Calls:
         rank = group.rank()
         if len(members) < 2 or members[rank] != self._rank:
             return None  # nobody else has it, or the program numbers its ranks in another way
-        inputs, outputs = _tensors(arguments[about.inputs]), _tensors(arguments[about.outputs])
+        inputs, outputs = _list_tensors(arguments[about.inputs]), _list_tensors(arguments[about.outputs])
         root = -1 if about.root is None else arguments[about.root]
         measured = outputs if about.kind == "all_gather" else inputs
-        sends, receives = _pairs(about, arguments, inputs, outputs, group, root)
+        sends, receives = _count_by_pair(about, arguments, inputs, outputs, group, root)
         shown = () if about.kind == "barrier" else inputs or outputs
         frame = call.frame
         while frame is not None and frame.f_code.co_filename.startswith(_FEATURES):
@@ -274,7 +274,7 @@ class Calls:
             types=tuple(dict.fromkeys(tensor.dtype for tensor in shown)),
             shapes=tuple(tensor.shape for tensor in shown),
             elements=0 if about.kind in PAIRED or not shown else sum(tensor.numel() for tensor in measured),
-            reduction=reduction_named_by(frame) if about.reduces else "",
+            reduction=find_reduction(frame) if about.reduces else "",
             root=root,
             sends=sends,
             receives=receives,
@@ -306,17 +306,17 @@ class Calls:
         return None
 
 
-def _weight(index: int, sender: int, receiver: int) -> int:
+def _compute_weight(index: int, sender: int, receiver: int) -> int:
     return zlib.crc32(b"%d %d %d" % (index, sender, receiver))
 
 
-def _tensors(argument: Any) -> list[torch.Tensor]:
+def _list_tensors(argument: Any) -> list[torch.Tensor]:
     if isinstance(argument, torch.Tensor):
         return [argument]
-    return [tensor for one in argument for tensor in _tensors(one)]
+    return [tensor for one in argument for tensor in _list_tensors(one)]
 
 
-def _pairs(
+def _count_by_pair(
     about: _Operation, arguments: Sequence[Any], inputs: Tensors, outputs: Tensors, group: Any, root: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     size, rank = group.size(), group.rank()
@@ -349,7 +349,7 @@ def _split(tensor: torch.Tensor, splits: Sequence[int], size: int) -> tuple[int,
     return tuple(row * rows for rows in splits)
 
 
-def _collective(key: Key, number: int, note: _Note) -> Collective:
+def _make_collective(key: Key, number: int, note: _Note) -> Collective:
     name, members = key
     types = [_TYPES.get(one, str(one)) for one in note.types]
     one = types[0] if len(types) == 1 else "/".join(types)
@@ -367,6 +367,6 @@ def _collective(key: Key, number: int, note: _Note) -> Collective:
         root=note.root,
         sends=note.sends,
         receives=note.receives,
-        place=f"{short(file)}:{line} in {function}" if file else "",
+        place=f"{shorten_path(file)}:{line} in {function}" if file else "",
         thread=note.thread,
     )

@@ -50,7 +50,7 @@ class Letter:
         Raises:
             OSError: there is no memory, or no file descriptor, for a large one.
         """
-        parts = [_bytes_of(part) for part in (pickle.dumps(message), parcel.stream, *parcel.buffers)]
+        parts = [_view_bytes(part) for part in (pickle.dumps(message), parcel.stream, *parcel.buffers)]
         sizes = b"".join(_NUMBER.pack(number) for number in (len(parts), *(part.nbytes for part in parts)))
         size = len(sizes) + sum(part.nbytes for part in parts)
         self.file: int | None = None
@@ -59,7 +59,7 @@ class Letter:
         """What is sent."""
         if size > PACKET:
             try:
-                self.file = _file_of([memoryview(sizes), *parts])
+                self.file = _make_file([memoryview(sizes), *parts])
             except OSError as error:
                 error.add_note(f"raised as {size} bytes were laid down in memory, on their way to another process")
                 raise
@@ -147,15 +147,15 @@ class Channel:
             raise EOFError
         if packet == _IN_A_FILE and not files:  # the kernel drops what a process has no descriptor for
             raise OSError(errno.EMFILE, f"a large message was lost: {os.strerror(errno.EMFILE)}")
-        message, stream, *buffers = _parts_of_file(files[0]) if files else _parts(packet)
+        message, stream, *buffers = _split_file(files[0]) if files else _split_packet(packet)
         return pickle.loads(message), Parcel(stream, buffers)
 
 
-def _bytes_of(part: Buffer | pickle.PickleBuffer) -> memoryview:
+def _view_bytes(part: Buffer | pickle.PickleBuffer) -> memoryview:
     return part.raw() if isinstance(part, pickle.PickleBuffer) else memoryview(part)
 
 
-def _file_of(parts: Sequence[memoryview]) -> int:
+def _make_file(parts: Sequence[memoryview]) -> int:
     fd = os.memfd_create("message")
     try:
         for part in parts:
@@ -167,11 +167,11 @@ def _file_of(parts: Sequence[memoryview]) -> int:
     return fd
 
 
-def _parts(packet: bytes) -> list[Buffer]:
+def _split_packet(packet: bytes) -> list[Buffer]:
     return _split(lambda size, at: bytearray(packet[at : at + size]))
 
 
-def _parts_of_file(fd: int) -> list[Buffer]:
+def _split_file(fd: int) -> list[Buffer]:
     def read(size: int, at: int) -> Buffer:
         data = bytearray(size)
         part = memoryview(data)

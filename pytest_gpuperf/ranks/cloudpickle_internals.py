@@ -13,7 +13,7 @@ SubmoduleFinder: TypeAlias = Callable[[CodeType, Iterable[Any]], list[ModuleType
 _FIND = "_find_imported_submodules"
 
 
-def submodule_finder() -> SubmoduleFinder | None:
+def read_submodule_finder() -> SubmoduleFinder | None:
     """What cloudpickle asks for the submodules that a function's code names; None if it works otherwise.
 
     It takes the code and what that refers to. cloudpickle has no public way to speed it up.

@@ -66,15 +66,15 @@ def list_issued(record: Mapping[str, Any], since: int) -> list[Collective]:
     """
     entries = record.get("entries", [])
     found = [entry for entry in entries if entry["time_created_ns"] >= since and not entry.get("is_p2p", False)]
-    return [_collective(entry) for entry in found]
+    return [_make_collective(entry) for entry in found]
 
 
-def latest(record: Mapping[str, Any]) -> int | None:
+def find_latest(record: Mapping[str, Any]) -> int | None:
     """When the last entry of a record was issued, be it a send, ``time.time_ns``; None without any."""
     return max((entry["time_created_ns"] for entry in record.get("entries", [])), default=None)
 
 
-def disagreement(issued: Mapping[int, Sequence[Collective]], members: Mapping[str, Sequence[int]]) -> str | None:
+def find_disagreement(issued: Mapping[int, Sequence[Collective]], members: Mapping[str, Sequence[int]]) -> str | None:
     """The place where the ranks part, in a sentence; None if they all issued the same.
 
     Args:
@@ -85,14 +85,14 @@ def disagreement(issued: Mapping[int, Sequence[Collective]], members: Mapping[st
     for group in groups:
         ranks = [rank for rank in members.get(group, sorted(issued)) if rank in issued]
         lists = {rank: [c for c in issued[rank] if c.group == group] for rank in ranks}
-        found = _part(lists)
+        found = _find_parting(lists)
         if found is not None:
             everybody = set(ranks) == set(issued)
             return found if everybody else f"{found} (group of {say_ranks(ranks)})"
     return None
 
 
-def last_of_each(issued: Mapping[int, Sequence[Collective]]) -> list[str]:
+def describe_last(issued: Mapping[int, Sequence[Collective]]) -> list[str]:
     """The last collective of each rank, ranks of the same one together."""
     said: dict[str, list[int]] = {}
     for rank in sorted(issued):
@@ -112,20 +112,20 @@ def say_group(one: Collective) -> str:
     return f"group {one.group} ({say_ranks(one.members)})"
 
 
-def sizes_differ(one: Collective, other: Collective) -> bool:
+def has_unlike_sizes(one: Collective, other: Collective) -> bool:
     """Whether two ranks passed unlike numbers of elements to what must have the same on all ranks.
 
     Shapes may differ: an all_reduce of ``[2, 2]`` and one of ``[4]`` are the same to a backend.
     """
     same = one.operation == other.operation and one.operation in SAME_ON_ALL_RANKS
-    return same and _elements(one.tensors) != _elements(other.tensors)
+    return same and _count_elements(one.tensors) != _count_elements(other.tensors)
 
 
-def _elements(tensors: str) -> list[int]:
+def _count_elements(tensors: str) -> list[int]:
     return [math.prod(map(int, shape.split(", "))) if shape else 1 for shape in _SHAPE.findall(tensors)]
 
 
-def _collective(entry: Mapping[str, object]) -> Collective:
+def _make_collective(entry: Mapping[str, object]) -> Collective:
     names, sizes, types = entry.get("process_group"), entry.get("input_sizes"), entry.get("input_dtypes")
     shapes = [list(size) for size in sizes] if isinstance(sizes, list) else []
     kinds = [str(kind) for kind in types] if isinstance(types, list) else []
@@ -139,7 +139,7 @@ def _collective(entry: Mapping[str, object]) -> Collective:
     )
 
 
-def _part(lists: Mapping[int, Sequence[Collective]]) -> str | None:
+def _find_parting(lists: Mapping[int, Sequence[Collective]]) -> str | None:
     firsts = [collectives[0].number for collectives in lists.values() if collectives]
     lasts = [collectives[-1].number for collectives in lists.values() if collectives]
     if not firsts:
@@ -149,13 +149,13 @@ def _part(lists: Mapping[int, Sequence[Collective]]) -> str | None:
         at = {rank: next((c for c in collectives if c.number == number), None) for rank, collectives in lists.items()}
         said: dict[str, list[int]] = {}
         for rank, collective in at.items():
-            said.setdefault(_signature(collective), []).append(rank)
+            said.setdefault(_format_signature(collective), []).append(rank)
         if len(said) == 1:
             continue
         missing = [rank for rank, collective in at.items() if collective is None]
         there = [rank for rank, collective in at.items() if collective is not None]
         issued = {rank: str(at[rank]) for rank in there}
-        if missing and len({_signature(at[rank]) for rank in there}) == 1:
+        if missing and len({_format_signature(at[rank]) for rank in there}) == 1:
             return (
                 f"{say_ranks(missing)} never issued {issued[there[0]]} (collective {index} of the program), "
                 f"which {say_ranks(there)} did"
@@ -165,7 +165,7 @@ def _part(lists: Mapping[int, Sequence[Collective]]) -> str | None:
     return None
 
 
-def _signature(collective: Collective | None) -> str:
+def _format_signature(collective: Collective | None) -> str:
     if collective is None:
         return ""
     if collective.elements >= 0:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_gpuperf.ranks.spec import Place
-from pytest_gpuperf.torch_internals import default_store, is_open
+from pytest_gpuperf.torch_internals import find_default_store, is_open
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +95,7 @@ class Context:
     def store(self) -> Store:
         """The default group's key-value store; each test has one of its own."""
         self.group  # noqa: B018  # tells in its own words that there is none
-        return default_store()
+        return find_default_store()
 
     def nccl_log(self) -> NcclLog:
         """What NCCL's own log of this rank says so far: transports, algorithms, protocols, channels; empty with gloo.

@@ -15,7 +15,7 @@ _CURES = {
 }
 
 
-def cures(endings: Sequence[Ending]) -> list[str]:
+def list_cures(endings: Sequence[Ending]) -> list[str]:
     """Returns a line for each thing that the user can do.
 
     Args:

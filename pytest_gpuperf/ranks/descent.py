@@ -25,7 +25,7 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def children() -> list[int]:
+def list_children() -> list[int]:
     """Process ids of this process's children, of all threads; those that ended and are not reaped among them."""
     found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
@@ -33,7 +33,7 @@ def children() -> list[int]:
             found += map(int, (task / "children").read_text().split())
         except FileNotFoundError:  # the thread has ended, or the kernel was built without this file
             if task.name == str(os.getpid()):
-                return _children_by_parent()
+                return _list_by_parent()
         except OSError:
             continue
     return found
@@ -48,7 +48,7 @@ def kill_marked(mark: str) -> None:
         mark: what ``MARK`` contains in their environment.
     """
     wanted = f"{MARK}=".encode()
-    for pid in _processes():
+    for pid in _iterate_processes():
         try:
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:  # it has ended, or is another user's
@@ -58,15 +58,15 @@ def kill_marked(mark: str) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _children_by_parent() -> list[int]:
-    return [pid for pid in _processes() if _parent(pid) == os.getpid()]
+def _list_by_parent() -> list[int]:
+    return [pid for pid in _iterate_processes() if _read_parent(pid) == os.getpid()]
 
 
-def _processes() -> Iterator[int]:
+def _iterate_processes() -> Iterator[int]:
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
 
 
-def _parent(pid: int) -> int:
+def _read_parent(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:

@@ -27,9 +27,9 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from pytest_gpuperf.ranks.boot import FIND_INSTALLED_FIRST, command
+from pytest_gpuperf.ranks.boot import FIND_INSTALLED_FIRST, make_command
 from pytest_gpuperf.ranks.channel import Channel
-from pytest_gpuperf.ranks.descent import adopt_orphans, children
+from pytest_gpuperf.ranks.descent import adopt_orphans, list_children
 from pytest_gpuperf.ranks.hash_seed import VARIABLE
 
 MAX_MESSAGE = 4096  # bytes; what is larger, a rank's environment say, comes in a file
@@ -145,7 +145,7 @@ class _Forkserver:
     def _kill_adopted(self) -> bool:
         """Kills children that ranks started; returns whether there are any, or ranks."""
         # What an imported module started is in the forkserver's own session. Each rank has one of its own.
-        adopted = [pid for pid in children() if pid not in self._children and os.getsid(pid) != os.getsid(0)]
+        adopted = [pid for pid in list_children() if pid not in self._children and os.getsid(pid) != os.getsid(0)]
         for pid in adopted:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -234,7 +234,7 @@ class _Forkserver:
 def _start_afresh(fds: list[int], path: list[str], modules: list[str]) -> NoReturn:
     for fd in fds:
         os.set_inheritable(fd, True)
-    program = command(_FRESH, json.dumps(path), json.dumps(fds), json.dumps(modules))
+    program = make_command(_FRESH, json.dumps(path), json.dumps(fds), json.dumps(modules))
     os.execv(program[0], program)
 
 

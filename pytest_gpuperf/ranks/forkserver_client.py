@@ -16,12 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import IO, Any
 
-from pytest_gpuperf.ranks.boot import FIND_INSTALLED_FIRST, command
+from pytest_gpuperf.ranks.boot import FIND_INSTALLED_FIRST, make_command
 from pytest_gpuperf.ranks.descent import MARK, kill_marked
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.forkserver import LOAD, MAX_MESSAGE
 from pytest_gpuperf.ranks.hash_seed import VARIABLE
-from pytest_gpuperf.ranks.scene import module_path, working_directory
+from pytest_gpuperf.ranks.scene import read_module_path, read_working_directory
 from pytest_gpuperf.torch_internals import DYNAMO
 
 START_TIMEOUT = 300.0  # seconds; torch from a cold network disk takes minutes at worst
@@ -142,8 +142,8 @@ class ForkserverClient:
         hashes = {} if environ.get(VARIABLE) else self._hashes
         request = {
             "environ": {**environ, **hashes, **self._mark},
-            "path": module_path(),
-            "cwd": working_directory(),
+            "path": read_module_path(),
+            "cwd": read_working_directory(),
             "modules": self._list_wanted(),
         }
         try:
@@ -164,7 +164,7 @@ class ForkserverClient:
         except (BrokenPipeError, ConnectionResetError):
             raise self._make_gone_error() from None
         except TimeoutError:
-            raise self._silent() from None
+            raise self._make_silent_error() from None
 
     @property
     def sockets(self) -> list[socket.socket]:
@@ -241,7 +241,7 @@ class ForkserverClient:
         self._told = set(self._list_wanted())
         modules = [*self._preload, *self._list_wanted()]
         return subprocess.Popen(
-            command(_SOURCE, json.dumps(module_path()), str(control), json.dumps(modules), str(os.getpid())),
+            make_command(_SOURCE, json.dumps(read_module_path()), str(control), json.dumps(modules), str(os.getpid())),
             env={**os.environ, **_FORKABLE, **self._hashes, **self._mark},
             pass_fds=[control],
             stdin=subprocess.DEVNULL,
@@ -267,7 +267,7 @@ class ForkserverClient:
             try:
                 self._receive(START_TIMEOUT)
             except TimeoutError:
-                raise self._silent() from None
+                raise self._make_silent_error() from None
             self._ready = True
         return self._control
 
@@ -284,7 +284,7 @@ class ForkserverClient:
             self._children.discard(message["exited"])
         return message
 
-    def _silent(self) -> LaunchError:
+    def _make_silent_error(self) -> LaunchError:
         self.close()
         return LaunchError(f"the forkserver that starts ranks did not answer within {START_TIMEOUT:g} s")
 

@@ -64,10 +64,10 @@ class Groups:
         self._find_store(request)
         if self._start.opening is not Opening.GROUP:
             self._drop()
-            self._stale = self._keys()  # of an earlier run of the same test; no rank has begun the next one
+            self._stale = self._list_keys()  # of an earlier run of the same test; no rank has begun the next one
             self._delete_stale_keys()
             return
-        if request.fresh or not self._base_is_there():
+        if request.fresh or not self._has_base():
             self._drop()
             if not settled or self._device.type == "cuda":
                 self._free()
@@ -76,11 +76,11 @@ class Groups:
             if not self._can_split():
                 return
             self._base = dist.group.WORLD
-            self._lasting = frozenset(self._keys())
+            self._lasting = frozenset(self._list_keys())
         self._close_all_but_the_base()
         self._split(request)
         self._connect()
-        self._opened = self._state()
+        self._opened = self._read_state()
 
     def count_unchanged(self) -> int | None:
         """How many collectives the test's group has issued; None if the next test would not find what this one found.
@@ -89,9 +89,9 @@ class Groups:
         well: gloo's groups are fast to open.
         """
         try:
-            if self.coalesce or self._state() != self._opened:
+            if self.coalesce or self._read_state() != self._opened:
                 return None
-            return torch_internals.sequence_number(dist.group.WORLD)  # type: ignore[arg-type]
+            return torch_internals.read_sequence_number(dist.group.WORLD)  # type: ignore[arg-type]
         except Exception:  # what a program made of torch's own state may raise anything
             return None
 
@@ -108,7 +108,7 @@ class Groups:
             forget_meshes(self._device)
             if rest:
                 self.close()
-            elif self._base_is_there():
+            elif self._has_base():
                 self._close_all_but_the_base()
             elif self._device.type == "cpu":
                 # Now, and not when the next one opens: each group of gloo has a thread that wakes every 10 ms, and
@@ -116,19 +116,19 @@ class Groups:
                 self._drop()
         if not keep or self._base is None:
             # The other ranks may still be closing theirs, and none opens a new one yet.
-            self._stale = [key for key in self._keys() if key not in self._lasting]
+            self._stale = [key for key in self._list_keys() if key not in self._lasting]
         self._free()
         self._spare_imports()
         self._settled = True
 
     def count(self) -> tuple[int, int]:
         """How many groups were made, as far as torch numbers them, and how many there are."""
-        return torch_internals.groups_made(), len(torch_internals.open_groups())
+        return torch_internals.count_groups(), len(torch_internals.open_groups())
 
-    def sequence_numbers(self) -> dict[Any, int] | None:
+    def read_sequence_numbers(self) -> dict[Any, int] | None:
         """How many operations each group has issued, as its backend counts them; None if that cannot be told."""
         try:
-            return {group: torch_internals.sequence_number(group) for group in torch_internals.open_groups()}
+            return {group: torch_internals.read_sequence_number(group) for group in torch_internals.open_groups()}
         except Exception:  # a backend that a program brought, or what it made of torch's own state
             return None
 
@@ -177,7 +177,7 @@ class Groups:
         if self._device.type == "cuda":
             # torch knows the ranks of the first NCCL group of a process only; whoever splits a later one, as meshes do,
             # has it read where nothing is (pytorch/pytorch#192109).
-            backend = torch_internals.default_backend(self._device)
+            backend = torch_internals.find_default_backend(self._device)
             backend.options.global_ranks_in_group = list(range(self._start.world_size))
 
     def _can_split(self) -> bool:
@@ -185,7 +185,7 @@ class Groups:
             return False
         return os.environ.get(SHARE) == "1"
 
-    def _base_is_there(self) -> bool:
+    def _has_base(self) -> bool:
         # A program that called destroy_process_group() took it away.
         return torch_internals.is_open(self._base)
 
@@ -214,11 +214,17 @@ class Groups:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
-    def _state(self) -> tuple[object, ...]:
-        timeout = torch_internals.default_timeout(self._device)
-        return dist.group.WORLD, torch_internals.open_groups(), torch_internals.groups_made(), timeout, self._keys()
+    def _read_state(self) -> tuple[object, ...]:
+        timeout = torch_internals.read_default_timeout(self._device)
+        return (
+            dist.group.WORLD,
+            torch_internals.open_groups(),
+            torch_internals.count_groups(),
+            timeout,
+            self._list_keys(),
+        )
 
-    def _keys(self) -> list[str]:
+    def _list_keys(self) -> list[str]:
         # Rank 0 has the store, and tidies up for all.
         return self._store.list_keys() if self._start.rank == 0 and self._store is not None else []
 

@@ -82,12 +82,12 @@ def find_cause(handling: Mapping[int, Sequence[Handled]], size: int) -> tuple[li
     return group_handled(handling)[0] if main and not alike else None
 
 
-def in_words(ranks: Sequence[int], one: Handled) -> str:
+def describe_handled(ranks: Sequence[int], one: Handled) -> str:
     """``rank 1 is handling ValueError: bad sample, raised at test_x.py:12 in program``."""
     return f"{say_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} handling {one}"
 
 
-def tracebacks_of(handling: Mapping[int, Sequence[Handled]]) -> list[tuple[str, str]]:
+def format_tracebacks(handling: Mapping[int, Sequence[Handled]]) -> list[tuple[str, str]]:
     """Sections of a report: title and traceback."""
     return [
         (f"traceback of what {say_ranks(ranks)} handle{'s' if len(ranks) == 1 else ''}", one.text.rstrip())
@@ -99,10 +99,10 @@ def _read_handled(error: BaseException, thread: str) -> Handled:
     chain = _chain(error)
     earlier = chain[1:] if len(chain) <= _MOST else [*chain[1 : _MOST - 1], chain[-1]]
     return Handled(
-        headline=_headline(error),
+        headline=_format_headline(error),
         place=tracebacks.place(error.__traceback__),
         text="".join(traceback.format_exception(error)),
-        earlier=tuple((_headline(one), tracebacks.place(one.__traceback__)) for one in earlier),
+        earlier=tuple((_format_headline(one), tracebacks.place(one.__traceback__)) for one in earlier),
         thread=thread,
     )
 
@@ -117,5 +117,5 @@ def _chain(error: BaseException) -> list[BaseException]:
     return chain
 
 
-def _headline(error: BaseException) -> str:
-    return tracebacks.headline(tracebacks.kind(error), tracebacks.text(error))
+def _format_headline(error: BaseException) -> str:
+    return tracebacks.format_headline(tracebacks.kind(error), tracebacks.extract_text(error))

@@ -20,7 +20,7 @@ def is_seed(text: str) -> bool:
     return text in ("", "random") or (text.isascii() and text.isdecimal() and int(text) <= _LARGEST)
 
 
-def seed_by_rank(seed: str) -> str:
+def make_rank_seeds(seed: str) -> str:
     """Return a seed for each rank, in which ``{rank}`` stands for the rank's number.
 
     Args:

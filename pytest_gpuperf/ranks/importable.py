@@ -41,7 +41,7 @@ class _Home:
         """Puts the nested classes into those in which they stand, if these are there."""
         for name, cls in self.nested.items():
             *outer, own = name.split(".")
-            owner = _within(self.module, outer)
+            owner = _find_within(self.module, outer)
             if owner is not None and getattr(owner, own, None) is not cls:
                 setattr(owner, own, cls)
 
@@ -75,7 +75,7 @@ class _Homes:
                 home.begin()
         if files != self.files:
             self.files = files
-            self.parents = {parent for name in (*files, *self.known) for parent in _parents(name)}
+            self.parents = {parent for name in (*files, *self.known) for parent in _list_parents(name)}
 
     def of(self, name: str, file: str | None) -> _Home:
         """The namespace of a module; a new one if there is none."""
@@ -87,7 +87,7 @@ class _Homes:
             else:
                 home = _Home(ModuleType(name))
             self.known[name] = home
-            self.parents.update(_parents(name))
+            self.parents.update(_list_parents(name))
         return home
 
 
@@ -112,10 +112,10 @@ def install() -> None:
     """Has this process find what arrives; to be called once, on a rank."""
     _homes.installed = True
     sys.meta_path.insert(0, _Finder())
-    add_to_path_of_children(_roots)
+    add_to_path_of_children(_list_roots)
 
 
-def _roots() -> list[str]:
+def _list_roots() -> list[str]:
     # From there another process can import the modules. Under --import-mode=importlib they are on no path.
     found: list[str] = []
     for name, file in _homes.files.items():
@@ -138,7 +138,7 @@ class Departing:
         self._modules = modules
         self._namespaces: dict[str, _Namespace] = {}
 
-    def of_function(self, function: FunctionType, reduced: Any) -> Any:
+    def reduce_function(self, function: FunctionType, reduced: Any) -> Any:
         """Return what the pickler is to write of a function.
 
         Args:
@@ -154,14 +154,14 @@ class Departing:
         arguments = (code, namespace, *others)
         if getattr(module, function.__qualname__, None) is not function:
             return make, arguments, state, items, pairs, set_state
-        return arriving((make, arguments, state, items, pairs, set_state), function.__qualname__)
+        return reduce_by_name((make, arguments, state, items, pairs, set_state), function.__qualname__)
 
-    def of_module(self, module: ModuleType) -> Any:
+    def reduce_module(self, module: ModuleType) -> Any:
         """Return what the pickler is to write of a module; None for one that does not travel by value."""
         if self._modules.get(module.__name__) is not module:
             return None
         names = {name: value for name, value in vars(module).items() if name not in NOT_SENT}
-        return whole, (module.__name__, getattr(module, "__file__", None)), names, None, None, fill
+        return find_arrived_module, (module.__name__, getattr(module, "__file__", None)), names, None, None, fill
 
 
 class _Namespace:
@@ -176,10 +176,10 @@ class _Namespace:
 def is_named(obj: type) -> bool:
     """Whether the class is what its module has under its name; those of a script have no name elsewhere."""
     module = None if obj.__module__ == "__main__" else sys.modules.get(obj.__module__)
-    return module is not None and _within(module, obj.__qualname__.split(".")) is obj
+    return module is not None and _find_within(module, obj.__qualname__.split(".")) is obj
 
 
-def arriving(reduced: tuple[Any, ...], name: str) -> tuple[Any, ...]:
+def reduce_by_name(reduced: tuple[Any, ...], name: str) -> tuple[Any, ...]:
     """Return what a pickler is to write of a class or a function, so that it arrives under its name.
 
     Args:
@@ -204,7 +204,7 @@ def namespace(name: str, base: dict[str, Any]) -> dict[str, Any]:
     return names
 
 
-def whole(name: str, file: str | None) -> ModuleType:
+def find_arrived_module(name: str, file: str | None) -> ModuleType:
     """Return the module that arrives, with what has arrived of it."""
     return _homes.of(name, file).module if _homes.installed else ModuleType(name)
 
@@ -241,19 +241,19 @@ class _Finder(MetaPathFinder):
         home = _homes.known.get(name)
         if home is None and name not in _homes.files and name not in _homes.parents:
             return None
-        spec = _by_file(name) or self._by_others(name, path, target)
+        spec = _find_by_file(name) or self._find_by_others(name, path, target)
         if spec is None:
             spec = ModuleSpec(name, _Loader(None, home), is_package=name in _homes.parents)
         elif home is not None and hasattr(spec.loader, "exec_module"):  # a namespace package has no loader
             spec.loader = _Loader(spec.loader, home)
         return spec
 
-    def _by_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+    def _find_by_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         others = (finder for finder in sys.meta_path if finder is not self)
         return next((found for one in others if (found := one.find_spec(name, path, target)) is not None), None)
 
 
-def _by_file(name: str) -> ModuleSpec | None:
+def _find_by_file(name: str) -> ModuleSpec | None:
     file = _homes.files.get(name)
     if file is None or not os.path.exists(file):
         return None
@@ -290,12 +290,12 @@ class _Loader(Loader):
             self._home.put_nested()
 
 
-def _parents(name: str) -> list[str]:
+def _list_parents(name: str) -> list[str]:
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def _within(obj: Any, names: Sequence[str]) -> Any:
+def _find_within(obj: Any, names: Sequence[str]) -> Any:
     for name in names:
         obj = getattr(obj, name, None)
     return obj

@@ -14,19 +14,19 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuperf.ranks.channel import Channel
-from pytest_gpuperf.ranks.collectives import Collective, latest, list_issued
+from pytest_gpuperf.ranks.collectives import Collective, find_latest, list_issued
 from pytest_gpuperf.ranks.handling import Handled, list_handled
 from pytest_gpuperf.ranks.messages import Account, Inquiry
 from pytest_gpuperf.ranks.surroundings import child_processes, is_tqdms
-from pytest_gpuperf.ranks.unpaired import passing
-from pytest_gpuperf.ranks.unserved import sought
+from pytest_gpuperf.ranks.unpaired import find_passing
+from pytest_gpuperf.ranks.unserved import find_sought_store
 from pytest_gpuperf.torch_internals import (
-    default_group,
-    default_group_name,
-    flight_recorder,
+    count_issued,
+    find_default_group,
+    find_default_group_name,
+    find_flight_recorder,
     group_being_opened,
     group_members,
-    groups_issued,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Informant:
         self._connection = connection
         self._backend = backend
         self._main = threading.get_ident()
-        self._dump = flight_recorder(backend)
+        self._dump = find_flight_recorder(backend)
         threading.Thread(target=self._serve, name="gpuperf informant", daemon=True).start()
 
     def group_opened(self, at: int) -> None:
@@ -63,21 +63,21 @@ class Informant:
             at: a moment before it was opened, ``time.time_ns``: earlier groups had the same names.
         """
         self._opened = at
-        group = default_group()
+        group = find_default_group()
         self._default = None if group is None else weakref.ref(group)  # nobody's group lives longer for it
 
     def _group_is_the_tests(self) -> bool:
-        group = default_group()
+        group = find_default_group()
         return self._default is not None and group is not None and self._default() is group
 
-    def silent(self) -> bool:
+    def is_silent(self) -> bool:
         """Whether nothing was issued since ``since``, no send and no receive either; False where that cannot be told.
 
         The group's own first barrier is in the record: one without entries records nothing.
         """
         record = self._record()
         try:
-            moment = None if record is None else latest(record)
+            moment = None if record is None else find_latest(record)
         except Exception:  # a recorder that another torch keeps otherwise
             return False
         return moment is not None and moment < self.since
@@ -86,18 +86,18 @@ class Informant:
         with contextlib.suppress(EOFError, OSError):  # the controller is gone, or this process is
             while True:
                 inquiry, _ = self._connection.receive()
-                self._connection.send(self._account(inquiry))
+                self._connection.send(self._make_account(inquiry))
 
-    def _account(self, inquiry: Inquiry) -> Account:
-        stack = _stack(self._main)
+    def _make_account(self, inquiry: Inquiry) -> Account:
+        stack = _read_stack(self._main)
         account = Account(
             number=inquiry.number,
             position=tuple((frame.f_code.co_filename, frame.f_code.co_name, frame.f_lasti) for frame in stack),
             waits=bool(stack) and waits_for_a_collective(stack[0], self._backend),
             threads=any(_is_the_programs(thread, self._main) for thread in threading.enumerate()),
-            sought=sought(stack[0]) if stack else "",
-            passing=passing(stack[0]) if stack else None,
-            issued=groups_issued(),
+            sought=find_sought_store(stack[0]) if stack else "",
+            passing=find_passing(stack[0]) if stack else None,
+            issued=count_issued(),
             members=group_members(),
             opening=group_being_opened(stack),
             tells_ends=self._backend == "nccl",
@@ -106,7 +106,7 @@ class Informant:
         if not inquiry.whole:
             return account
         account = replace(
-            account, handling=self._handling(), calls=self._read_noted(), children=bool(child_processes())
+            account, handling=self._list_handling(), calls=self._read_noted(), children=bool(child_processes())
         )
         if account.calls is not None and self.calls is not None and self.calls.whole and not account.tells_ends:
             # The recorder of gloo knows nothing beyond them.
@@ -118,7 +118,7 @@ class Informant:
             collectives = list_issued(record, self.since)
             of_the_group = list_issued(record, self._opened)
             earlier = of_the_group[: max(0, len(of_the_group) - len(collectives))]
-            default = default_group_name()
+            default = find_default_group_name()
             complete = any(one.number == 1 and one.group == default for one in (*earlier, *collectives))
         except Exception:  # a recorder that another torch keeps otherwise is no reason to end
             return account
@@ -127,7 +127,7 @@ class Informant:
     def _read_noted(self) -> list[Collective] | None:
         return None if self.calls is None else self.calls.list_issued()
 
-    def _handling(self) -> tuple[Handled, ...]:
+    def _list_handling(self) -> tuple[Handled, ...]:
         own = [thread for thread in threading.enumerate() if _is_the_programs(thread, self._main)]
         threads = {thread.ident: thread.name for thread in own if thread.ident is not None}
         with contextlib.suppress(Exception):  # the exceptions' own code runs here
@@ -166,7 +166,7 @@ def _read_call(frame: FrameType) -> tuple[str, int]:
     return ("", 0) if method is None else (str(method.argval), arguments)
 
 
-def _stack(thread: int) -> list[FrameType]:
+def _read_stack(thread: int) -> list[FrameType]:
     frame = sys._current_frames().get(thread)
     frames = []
     while frame is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pytest_gpuperf.ranks.collectives import Collective, say_group, say_ranks
 from pytest_gpuperf.ranks.messages import Account
-from pytest_gpuperf.ranks.unlike import where
+from pytest_gpuperf.ranks.unlike import describe_place
 
 _FROM_THE_ROOT = ("broadcast", "scatter")
 _TO_THE_ROOT = ("reduce", "gather")
@@ -52,7 +52,7 @@ class Knot:
         ranks = sorted(self.waits) if crossed is None else crossed
         said = "; ".join(
             f"rank {rank} waits for {say_ranks(self.waits[rank].absent)} in {wait} on "
-            f"{say_group(wait)}{f', at {where(wait)}' if wait.place else ''}"
+            f"{say_group(wait)}{f', at {describe_place(wait)}' if wait.place else ''}"
             for rank in ranks
             for wait in [self.waits[rank].collective]
         )
@@ -66,7 +66,9 @@ def _group(wait: Wait) -> tuple[str, tuple[int, ...]]:
     return wait.collective.group, wait.collective.members
 
 
-def in_vain(accounts: Mapping[int, Account], still: Collection[int], returned: Collection[int]) -> dict[int, Wait]:
+def find_vain_waits(
+    accounts: Mapping[int, Account], still: Collection[int], returned: Collection[int]
+) -> dict[int, Wait]:
     """The ranks that wait for what can never come, by what is known for certain.
 
     Args:

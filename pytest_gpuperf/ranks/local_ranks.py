@@ -19,8 +19,8 @@ from pytest_gpuperf.ranks.messages import Account, Asked, Debug, Raised, Returne
 from pytest_gpuperf.ranks.node_ranks import Request
 from pytest_gpuperf.ranks.node_ranks import Started as StartedRanks
 from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, STREAMS, RankProcess, await_ends, kill
-from pytest_gpuperf.ranks.scarce_files import shortage
-from pytest_gpuperf.ranks.spec import PoolSpec, environ_of
+from pytest_gpuperf.ranks.scarce_files import describe_shortage
+from pytest_gpuperf.ranks.spec import PoolSpec, make_rank_environ
 
 START_TIMEOUT = 120.0  # seconds for all ranks to report in; CUDA contexts on 8 GPUs take some of them
 _CRASHES = [-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL]  # faulthandler's
@@ -62,7 +62,7 @@ class LocalRanks:
         except OSError as error:
             self.kill()  # first: the message counts what is open without these ranks
             said = f"{len(ranks)} rank{'s' if len(ranks) > 1 else ''} ({spec.backend})"
-            raise LaunchError(f"{said} cannot be started: {shortage(error, len(ranks))}") from error
+            raise LaunchError(f"{said} cannot be started: {describe_shortage(error, len(ranks))}") from error
         except BaseException:
             self.kill()
             raise
@@ -216,7 +216,7 @@ class LocalRanks:
         spec = self._spec
         threads = max(1, len(os.sched_getaffinity(0)) // len(ranks))
         for rank in ranks:
-            self._processes[rank] = RankProcess.fork(self._client, environ_of(rank, spec, environ))
+            self._processes[rank] = RankProcess.fork(self._client, make_rank_environ(rank, spec, environ))
         for rank, process in self._processes.items():
             cores = spec.cores[rank] if spec.cores else frozenset[int]()
             place = spec.place(rank) if spec.nodes else None
@@ -226,16 +226,16 @@ class LocalRanks:
         deadline = time.monotonic() + START_TIMEOUT
         for rank, process in self._processes.items():
             if not process.connection.poll(max(0.0, deadline - time.monotonic())):
-                raise self._not_started(rank, f"did not start within {START_TIMEOUT:g} s")
+                raise self._make_start_error(rank, f"did not start within {START_TIMEOUT:g} s")
             try:
                 started, _ = process.connection.receive()
             except (EOFError, ConnectionResetError):
-                raise self._not_started(rank, "ended while it started") from None
+                raise self._make_start_error(rank, "ended while it started") from None
             assert isinstance(started, Started)
             process.main_thread = started.main_thread
             self.store_port = self.store_port if started.store_port is None else started.store_port
 
-    def _not_started(self, rank: int, what: str) -> LaunchError:
+    def _make_start_error(self, rank: int, what: str) -> LaunchError:
         printed = str(self._processes[rank].read_printed("stderr")).strip()
         return LaunchError(f"{self._spec.name(rank)} {what}; it printed: {printed or 'nothing'}")
 
@@ -267,7 +267,7 @@ class LocalRanks:
         code = self._client.exit_code(process.pid, EXIT_TIMEOUT)
         # Where it ended otherwise, what its standard error holds is a child's or the program's own.
         words = process.last_words() if code == -signal.SIGABRT else ""
-        stack = process.last_stack() if code in _CRASHES else ""
+        stack = process.read_last_stack() if code in _CRASHES else ""
         return Died(at, code, words, stack)
 
 
@@ -291,7 +291,7 @@ class LocalNode:
 
         Args:
             spec: how many, and on what.
-            environ: of the ranks, by ``rank_environ``.
+            environ: of the ranks, by ``make_pool_environ``.
             live: whether what they print is to be heard as they print it, as it always can be here.
 
         Raises:

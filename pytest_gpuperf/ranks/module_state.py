@@ -37,15 +37,15 @@ class _Owner:
 
     @classmethod
     def of(cls, label: str, owner: Any) -> _Owner:
-        before = _values(owner)
-        return cls(label, owner, before, [] if SHARED in before else _bindings(owner))
+        before = _read_values(owner)
+        return cls(label, owner, before, [] if SHARED in before else _list_bindings(owner))
 
     def changes(self) -> Iterator[str]:
         """The names that are bound to something else now, and those that are new or gone."""
         # Nearly all owners stay as they were, and thousands are asked after each test. What ``before`` holds is alive,
         # so that no other value of the same name has its identity.
-        if not self.bindings or self.bindings != _bindings(self.owner):
-            yield from _changes(self.label, self.owner, self.before)
+        if not self.bindings or self.bindings != _list_bindings(self.owner):
+            yield from _iterate_changes(self.label, self.owner, self.before)
 
 
 class ModuleState:
@@ -74,7 +74,9 @@ class ModuleState:
         for name, module in self._list_watched():
             known = self._known.get(name)
             if known is None:
-                found += [f"{label}.{SHARED}" for label, owner in owners(name, module) if _values(owner).get(SHARED)]
+                found += [
+                    f"{label}.{SHARED}" for label, owner in owners(name, module) if _read_values(owner).get(SHARED)
+                ]
             elif sys.modules.get(name) is module:
                 found += [path for owner in known for path in owner.changes()]
         if not found:
@@ -101,20 +103,20 @@ def owners(name: str, module: ModuleType) -> Iterator[tuple[str, Any]]:
             yield f"{name}.{value.__qualname__}", value
 
 
-def _values(owner: Any) -> dict[str, Any]:
+def _read_values(owner: Any) -> dict[str, Any]:
     values = {name: value for name, value in vars(owner).items() if not name.startswith("__")}
     if isinstance(values.get(SHARED), dict):
         values[SHARED] = dict(values[SHARED])  # its content is what matters, and a copy of it can be compared
     return values
 
 
-def _bindings(owner: Any) -> list[Any]:
+def _list_bindings(owner: Any) -> list[Any]:
     attributes = dict(vars(owner))
     return [*attributes, *map(id, attributes.values())]
 
 
-def _changes(label: str, owner: Any, before: Mapping[str, Any]) -> Iterator[str]:
-    now = _values(owner)
+def _iterate_changes(label: str, owner: Any, before: Mapping[str, Any]) -> Iterator[str]:
+    now = _read_values(owner)
     lazy = isinstance(owner, ModuleType) and "__getattr__" in vars(owner)
     for name, value in now.items():
         old = before.get(name, _MISSING)

@@ -35,10 +35,10 @@ def read_log() -> NcclLog:
     expanded = path.replace("%h", os.uname().nodename).replace("%p", str(os.getpid()))
     file = Path(expanded)
     text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
-    return NcclLog.of(text, _version_of_torch())
+    return NcclLog.of(text, _read_nccl_version())
 
 
-def _version_of_torch() -> str:
+def _read_nccl_version() -> str:
     """The version of the NCCL that torch has loaded; empty if it has none."""
     import torch
 

@@ -121,7 +121,7 @@ class Nodes(Protocol):
 
         Args:
             spec: how many, and on what.
-            environ: of the ranks, by ``rank_environ``.
+            environ: of the ranks, by ``make_pool_environ``.
             live: whether what they print is to be heard as they print it.
 
         Raises:

@@ -37,7 +37,7 @@ class Openings:
         return f"the ranks passed different lists to new_group for group {self.name}: {lists}"
 
 
-def differing(accounts: Mapping[int, Account]) -> Openings | None:
+def find_differing(accounts: Mapping[int, Account]) -> Openings | None:
     """The first group that its ranks opened with different lists; None if there is none.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 
-def undecoded_environment(*, but: str) -> dict[object, object]:
+def read_undecoded(*, but: str) -> dict[object, object]:
     """Return this process's environment as ``os.environ`` holds it; publicly, each look decodes it all, in 16 us.
 
     Args:

@@ -38,13 +38,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         if isinstance(obj, FunctionType):
             # A test class that a program refers to may have methods under @given, whose wrappers hold locks.
             tests = getattr(obj, "is_hypothesis_test", False)
-            return self._of_function(obj.hypothesis.inner_test if tests else obj)  # type: ignore[attr-defined]
+            return self._reduce_function(obj.hypothesis.inner_test if tests else obj)  # type: ignore[attr-defined]
         if isinstance(obj, type):
             if _is_found_by_its_name_alone(obj):
                 return getattr, (sys.modules[obj.__module__], obj.__name__)
-            return self._of_class(obj)
+            return self._reduce_class(obj)
         if isinstance(obj, CodeType):
-            return self._of_code(obj)
+            return self._reduce_code(obj)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
             return _reduce_tensor(torch, obj)
@@ -52,31 +52,31 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
             reduced = _reduce_named(torch, obj)
             if reduced is not None:
                 return reduced
-        return self._of_module(obj) if isinstance(obj, ModuleType) else super().reducer_override(obj)
+        return self._reduce_module(obj) if isinstance(obj, ModuleType) else super().reducer_override(obj)
 
-    def _of_function(self, function: FunctionType) -> Any:
+    def _reduce_function(self, function: FunctionType) -> Any:
         reduced = super().reducer_override(function)
         if self.departing is None or not _travels_by_value(reduced):
             return reduced
-        return self.departing.of_function(function, reduced)
+        return self.departing.reduce_function(function, reduced)
 
-    def _of_class(self, cls: type) -> Any:
+    def _reduce_class(self, cls: type) -> Any:
         reduced = super().reducer_override(cls)
         if self.departing is None or not _travels_by_value(reduced) or not importable.is_named(cls):
             return reduced
-        return importable.arriving(reduced, cls.__qualname__)
+        return importable.reduce_by_name(reduced, cls.__qualname__)
 
-    def _of_code(self, code: CodeType) -> Any:
+    def _reduce_code(self, code: CodeType) -> Any:
         if (reduce := self.dispatch_table.get(CodeType)) is None:
             return super().reducer_override(code)
         # Cloudpickle 3.1.3 replaces the file's name, which reports of failures need.
         make, values = reduce(code)
-        return _code, (make, values, code.co_filename)
+        return _make_code, (make, values, code.co_filename)
 
-    def _of_module(self, module: ModuleType) -> Any:
+    def _reduce_module(self, module: ModuleType) -> Any:
         if _is_of_a_type_of_its_own(module):
             return importlib.import_module, (module.__name__,)
-        written = None if self.departing is None else self.departing.of_module(module)
+        written = None if self.departing is None else self.departing.reduce_module(module)
         return NotImplemented if written is None else written
 
 
@@ -84,7 +84,7 @@ def _travels_by_value(reduced: Any) -> bool:
     return isinstance(reduced, tuple) and len(reduced) == _WITH_A_SETTER
 
 
-def _code(make: Callable[..., CodeType], values: tuple[Any, ...], file: str) -> CodeType:
+def _make_code(make: Callable[..., CodeType], values: tuple[Any, ...], file: str) -> CodeType:
     return make(*values).replace(co_filename=file)
 
 
@@ -105,30 +105,30 @@ def _is_found_by_its_name_alone(kind: type) -> bool:
 def _reduce_named(torch: Any, obj: Any) -> Any:
     # cloudpickle finds torch.ops by itself where a program names it; but it knows modules by their exact type, and
     # torch.ops, torch.ops.aten and torch.classes are of others.
-    if (overload := torch_internals.overload(obj)) is not None:
+    if (overload := torch_internals.split_overload(obj)) is not None:
         return getattr, overload
-    if (operator := torch_internals.operator(obj)) is not None:
-        return _operator, operator
+    if (operator := torch_internals.split_operator(obj)) is not None:
+        return _find_operator, operator
     if isinstance(obj, ModuleType) and obj.__name__.startswith("torch."):
         names = obj.__name__.split(".")[1:]
-        if _within(torch, names) is obj:
-            return _module_of_torch, tuple(names)
+        if _find_within(torch, names) is obj:
+            return _find_torch_module, tuple(names)
     return None
 
 
-def _within(obj: Any, names: Iterable[str]) -> Any:
+def _find_within(obj: Any, names: Iterable[str]) -> Any:
     for name in names:
         obj = getattr(obj, name, None)
     return obj
 
 
-def _module_of_torch(*names: str) -> Any:
+def _find_torch_module(*names: str) -> Any:
     import torch
 
-    return _within(torch, names)
+    return _find_within(torch, names)
 
 
-def _operator(namespace: str, name: str) -> Any:
+def _find_operator(namespace: str, name: str) -> Any:
     import torch
 
     try:
@@ -160,13 +160,13 @@ def _reduce_tensor(torch: Any, tensor: Any) -> Any:
         plain = plain.contiguous()  # expanded, or with gaps
     if type(tensor) is torch.nn.Parameter:
         flags = {name: value for name, value in vars(tensor).items() if isinstance(value, _FLAGS)}
-        return _parameter, (plain, tensor.requires_grad, flags)
+        return _rebuild_parameter, (plain, tensor.requires_grad, flags)
     # requires_grad is part of what a test sends, for example a leaf whose gradient it asks for.
     requires_grad = tensor.requires_grad and tensor.is_leaf
-    return _rebuild, (_bytes_of(plain), plain.dtype, tuple(plain.shape), plain.stride(), requires_grad)
+    return _rebuild, (_view_bytes(plain), plain.dtype, tuple(plain.shape), plain.stride(), requires_grad)
 
 
-def _bytes_of(plain: Any) -> Any:
+def _view_bytes(plain: Any) -> Any:
     # torch's own way goes through a zip archive: ten times slower for a small tensor, more copies of a large one.
     nbytes = plain.untyped_storage().nbytes()
     if nbytes == 0:
@@ -190,7 +190,7 @@ def _rebuild(data: Buffer, dtype: Any, shape: tuple[int, ...], stride: tuple[int
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-def _parameter(plain: Any, requires_grad: bool, flags: dict[str, Any]) -> Any:
+def _rebuild_parameter(plain: Any, requires_grad: bool, flags: dict[str, Any]) -> Any:
     import torch
 
     parameter = torch.nn.Parameter(plain, requires_grad)
@@ -223,7 +223,7 @@ def list_named_submodules(code: CodeType, dependencies: Iterable[Any]) -> list[M
 @contextlib.contextmanager
 def submodules_looked_up() -> Iterator[None]:
     """Has cloudpickle look submodules up within the block; one that works otherwise is left alone."""
-    finder = cloudpickle_internals.submodule_finder()
+    finder = cloudpickle_internals.read_submodule_finder()
     if finder is None or finder is list_named_submodules:  # that was another thread, which puts cloudpickle's back
         yield
         return
@@ -286,7 +286,7 @@ class _Naming(_Pickler):
         return super().reducer_override(obj)
 
 
-def packages_named(obj: Any, by_value: Iterable[ModuleType] = ()) -> frozenset[str]:
+def list_named_packages(obj: Any, by_value: Iterable[ModuleType] = ()) -> frozenset[str]:
     """Return the names of packages that the code in an object's pickle may use itself, and a few that are none.
 
     Args:

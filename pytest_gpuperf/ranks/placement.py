@@ -50,7 +50,7 @@ def deal(world_size: int, capacity: Capacity, *, nodes: int | None = None, per_n
             raise NoPlaceError(f"{world_size} ranks cannot be dealt evenly to {nodes} nodes")
         per_node = world_size // nodes
     if per_node is not None:
-        return _even(world_size, per_node, capacity)
+        return _deal_evenly(world_size, per_node, capacity)
     if not capacity.gpus and world_size > sum(capacity.slots):
         return _share(world_size, capacity.nodes)
     counts: list[int] = []
@@ -63,7 +63,7 @@ def deal(world_size: int, capacity: Capacity, *, nodes: int | None = None, per_n
     return counts
 
 
-def _even(world_size: int, per_node: int, capacity: Capacity) -> list[int]:
+def _deal_evenly(world_size: int, per_node: int, capacity: Capacity) -> list[int]:
     if world_size % per_node:
         raise NoPlaceError(f"{world_size} ranks cannot be {per_node} on each node")
     needed = world_size // per_node

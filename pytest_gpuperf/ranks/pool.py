@@ -10,7 +10,7 @@ from multiprocessing.connection import wait
 from typing import TypeVar
 
 from pytest_gpuperf.ranks.channel import EMPTY, Parcel
-from pytest_gpuperf.ranks.collectives import disagreement, say_ranks
+from pytest_gpuperf.ranks.collectives import find_disagreement, say_ranks
 from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, is_undisturbed
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RankDied
@@ -19,9 +19,9 @@ from pytest_gpuperf.ranks.messages import Account, Compare, OpenGroup, Raised, R
 from pytest_gpuperf.ranks.node_ranks import NodeRanks, Nodes, Request
 from pytest_gpuperf.ranks.postmortem import PostMortem, World, has_failed, inquire_after, post_mortem
 from pytest_gpuperf.ranks.scene import Scene
-from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
+from pytest_gpuperf.ranks.spec import PoolSpec, make_pool_environ
 from pytest_gpuperf.ranks.stalemate import Hopeless, Vigil
-from pytest_gpuperf.ranks.unlike import first_unlike, tallies_differ
+from pytest_gpuperf.ranks.unlike import find_first_unlike, has_unlike_tallies
 
 GRACE = 2.0  # seconds that the others get after the first failure, unless told otherwise
 GROUP_TIMEOUT = 60.0  # seconds to leave the old group and open a new one; 1.5 s is usual on 8 GPUs
@@ -82,7 +82,7 @@ class Pool:
         self._clean = True
         self._resting = False
         self._runs = 0
-        self.environ = rank_environ(spec, environ)
+        self.environ = make_pool_environ(spec, environ)
         started = nodes.start(spec, self.environ, live=listener is not None)
         self._nodes = started.nodes
         self._store_port = started.store_port
@@ -204,7 +204,7 @@ class Pool:
         if failure is None or failure.rank is None:
             return False
         self._runs += 1
-        return self._node_of(failure.rank).debug(failure.rank, self._runs, terminal)
+        return self._find_node(failure.rank).debug(failure.rank, self._runs, terminal)
 
     def output(self) -> list[tuple[int, str, Excerpt]]:
         """What the ranks printed since the last call: rank, stream, text; nothing where a listener has heard it."""
@@ -229,7 +229,7 @@ class Pool:
         for node in self._nodes:
             node.kill()
 
-    def _node_of(self, rank: int) -> NodeRanks:
+    def _find_node(self, rank: int) -> NodeRanks:
         return self._nodes[self.spec.place(rank).node]
 
     def _exchange(
@@ -243,7 +243,7 @@ class Pool:
         own = isinstance(request, Run)
         world = World(self.spec.world_size, self.spec.backend, program, timeout, own, where)
         try:
-            stalemate = self._gather(request, task, timeout, self._vigil(request), graced, found)
+            stalemate = self._gather(request, task, timeout, self._make_vigil(request), graced, found)
         except BaseException as error:  # Ctrl-C: the ranks are somewhere in the middle
             told: PostMortem | None = None
             try:
@@ -254,16 +254,16 @@ class Pool:
                 raise error.with_traceback(None) from None  # where the wait stood is of no interest
             raise
         endings = [found[rank] for rank in range(self.spec.world_size)]
-        if has_failed(endings) or tallies_differ(endings):
+        if has_failed(endings) or has_unlike_tallies(endings):
             self._fail(endings, world, stalemate)
         return [ending.payload for ending in endings if isinstance(ending, Answered)]
 
-    def _vigil(self, request: Request) -> Vigil | None:
+    def _make_vigil(self, request: Request) -> Vigil | None:
         if not isinstance(request, Run) or self.spec.world_size == 1:
             return None
 
         def ask(ranks: Collection[int], whole: bool) -> Mapping[int, Account]:
-            return self._accounts(ranks, whole=whole)
+            return self._collect_accounts(ranks, whole=whole)
 
         return Vigil(ask, self._grace, timed=self.spec.timed)
 
@@ -276,7 +276,7 @@ class Pool:
             found.update(self._collect(waiting, lambda node, ranks: node.give_up(ranks)))
             endings = [found[rank] for rank in range(world.size)]
             alive = [rank for rank, ending in enumerate(endings) if not isinstance(ending, Died)]
-            accounts = self._accounts(alive, whole=True)
+            accounts = self._collect_accounts(alive, whole=True)
             issued, groups = collect_issued(accounts)
             handling = {rank: accounts[rank].handling for rank in waiting if rank in accounts}
             return post_mortem(endings, world, issued, groups, None, handling, collect_noted(accounts), error)
@@ -286,12 +286,12 @@ class Pool:
         __tracebackhide__ = True
         alive = [rank for rank, ending in enumerate(endings) if not isinstance(ending, Died)]
         parted = all(isinstance(ending, Answered) for ending in endings)  # happened says that they differ
-        accounts = self._accounts(alive, whole=True) if parted or inquire_after(endings) else {}
+        accounts = self._collect_accounts(alive, whole=True) if parted or inquire_after(endings) else {}
         issued, groups = collect_issued(accounts)
         handling = {rank: one.handling for rank, one in accounts.items() if isinstance(endings[rank], Stuck)}
         noted = collect_noted(accounts)
-        unlike = first_unlike(noted)
-        if parted and unlike is None and len(issued) == len(endings) and disagreement(issued, groups) is None:
+        unlike = find_first_unlike(noted)
+        if parted and unlike is None and len(issued) == len(endings) and find_disagreement(issued, groups) is None:
             return  # gloo's own count has sends and receives in it, which need not be the same on all ranks
         own_groups = any(isinstance(ending, Answered) and ending.collectives < 0 for ending in endings)
         if parted and unlike is None and not has_failed(endings) and (own_groups or len(issued) < len(endings)):
@@ -306,7 +306,7 @@ class Pool:
             if self._debug and failure.rank is not None and raised[failure.rank]:
                 self.alive = False
                 for node in self._nodes:
-                    node.kill(keep=failure.rank if node is self._node_of(failure.rank) else None)
+                    node.kill(keep=failure.rank if node is self._find_node(failure.rank) else None)
             else:
                 self.kill()
         raise failure.error
@@ -332,7 +332,7 @@ class Pool:
                 vigil = None  # the grace runs already
             until = deadline if vigil is None else min(deadline, vigil.due)
             awaited = [one for node in self._nodes for one in node.list_awaited()]
-            ready = wait(awaited, timeout=self._patience(until))  # type: ignore[arg-type]
+            ready = wait(awaited, timeout=self._compute_patience(until))  # type: ignore[arg-type]
             self._listen()
             if not ready:
                 now = time.monotonic()
@@ -351,7 +351,7 @@ class Pool:
         self._listen()
         return stalemate
 
-    def _accounts(self, ranks: Collection[int], *, whole: bool) -> dict[int, Account]:
+    def _collect_accounts(self, ranks: Collection[int], *, whole: bool) -> dict[int, Account]:
         return self._collect(ranks, lambda node, some: node.ask(some, whole=whole))
 
     def _collect(
@@ -362,7 +362,7 @@ class Pool:
         asked = [ask(node, some) for node, part in parts if (some := [rank for rank in ranks if rank in part])]
         return {rank: told for answer in asked for rank, told in answer().items()}
 
-    def _patience(self, deadline: float) -> float:
+    def _compute_patience(self, deadline: float) -> float:
         left = max(0.0, deadline - time.monotonic())
         return left if self._listener is None else min(left, _LIVE)
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import LaunchError, RankDied
 from pytest_gpuperf.ranks.node_ranks import Nodes
-from pytest_gpuperf.ranks.os_internals import undecoded_environment
+from pytest_gpuperf.ranks.os_internals import read_undecoded
 from pytest_gpuperf.ranks.pool import GRACE, Listener, Pool
 from pytest_gpuperf.ranks.postmortem import PostMortem
-from pytest_gpuperf.ranks.spec import CURRENT_TEST, PoolSpec, rank_environ
+from pytest_gpuperf.ranks.spec import CURRENT_TEST, PoolSpec, make_pool_environ
 
 MOST_OF_A_SIZE = 2  # pools of one world size, on different GPUs
 LAST_WORDS = 3  # lines that tell of a death
@@ -72,7 +72,7 @@ class Pools:
         if pool is not None:
             self._pools[spec] = pool  # at the end: what was used last
         self._retire_surplus(spec)
-        if pool is not None and pool.alive and pool.environ != rank_environ(spec, environ):
+        if pool is not None and pool.alive and pool.environ != make_pool_environ(spec, environ):
             pool.close()  # much is read from the environment once in a process's life
         if pool is not None and pool.alive:
             self._see_off()
@@ -111,7 +111,7 @@ class Pools:
         )
 
     def _own_environ(self) -> Mapping[str, str]:
-        undecoded = undecoded_environment(but=CURRENT_TEST)
+        undecoded = read_undecoded(but=CURRENT_TEST)
         if undecoded != self._undecoded:
             self._undecoded, self._environ = undecoded, dict(os.environ)
         return self._environ

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuperf.ranks import payload
-from pytest_gpuperf.ranks.collectives import Collective, disagreement, last_of_each, say_ranks
-from pytest_gpuperf.ranks.cures import cures
+from pytest_gpuperf.ranks.collectives import Collective, describe_last, find_disagreement, say_ranks
+from pytest_gpuperf.ranks.cures import list_cures
 from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck
 from pytest_gpuperf.ranks.failures import (
     CollectiveMismatch,
@@ -21,13 +21,13 @@ from pytest_gpuperf.ranks.failures import (
     RemoteError,
     ResultError,
 )
-from pytest_gpuperf.ranks.handling import Handled, find_cause, group_handled, in_words, tracebacks_of
+from pytest_gpuperf.ranks.handling import Handled, describe_handled, find_cause, format_tracebacks, group_handled
 from pytest_gpuperf.ranks.messages import Raised, Withdrawal
-from pytest_gpuperf.ranks.spec import rank_name
-from pytest_gpuperf.ranks.stacks import frames, own_place, place, roll_call
+from pytest_gpuperf.ranks.spec import format_rank_name
+from pytest_gpuperf.ranks.stacks import list_frames, own_place, place, roll_call
 from pytest_gpuperf.ranks.stalemate import Hopeless
-from pytest_gpuperf.ranks.tracebacks import headline
-from pytest_gpuperf.ranks.unlike import Unlike, first_unlike, list_shared_groups
+from pytest_gpuperf.ranks.tracebacks import format_headline
+from pytest_gpuperf.ranks.unlike import Unlike, find_first_unlike, list_shared_groups
 from pytest_gpuperf.ranks.unserved import Unserved
 
 _MISMATCHED = "mismatched collectives"
@@ -52,7 +52,7 @@ class World:
 
     def rank(self, rank: int) -> str:
         """A rank, as reports name it: ``rank 9 of 16 (node gpu-b, GPU 1, nccl)``."""
-        return rank_name(rank, self.size, self.backend, self.whereabouts[rank] if self.whereabouts else "")
+        return format_rank_name(rank, self.size, self.backend, self.whereabouts[rank] if self.whereabouts else "")
 
     @property
     def nodes(self) -> list[str]:
@@ -114,31 +114,33 @@ def post_mortem(
         interruption: what ended the wait from outside, as Ctrl-C does; the story is noted on it.
     """
     issued = issued or {}
-    failed = [(_moment(ending), rank) for rank, ending in enumerate(endings) if isinstance(ending, (Raised, Died))]
+    failed = [
+        (_compute_moment(ending), rank) for rank, ending in enumerate(endings) if isinstance(ending, (Raised, Died))
+    ]
     root = min(failed)[1] if failed else None
-    parted = disagreement(issued, groups or {})
-    unlike = first_unlike(noted or {})
+    parted = find_disagreement(issued, groups or {})
+    unlike = find_first_unlike(noted or {})
     hopeless = stalemate if root is None else None
     handling = handling or {}
     cause = find_cause(handling, world.size) if root is None else None
-    lead = "" if cause is None else in_words(*cause)
+    lead = "" if cause is None else describe_handled(*cause)
     error: BaseException
-    handles = [line for group in group_handled(handling) if (line := in_words(*group)) != lead]
+    handles = [line for group in group_handled(handling) if (line := describe_handled(*group)) != lead]
     if interruption is not None:
         error = interruption
     elif hopeless is not None:
-        error = _hopeless(hopeless, world, lead)
+        error = _make_hopeless_error(hopeless, world, lead)
     elif all(isinstance(ending, Answered) for ending in endings):
-        error = _mismatch(endings, world) if unlike is None else _unlike(unlike, world)
+        error = _make_mismatch_error(endings, world) if unlike is None else _make_unlike_error(unlike, world)
     else:
-        error = _error(endings, root, world, lead)
+        error = _make_error(endings, root, world, lead)
     notes = (
         []
         if isinstance(error, RanksSkipped)
-        else handles + _others(endings, root, interrupted=interruption is not None)
+        else handles + _describe_others(endings, root, interrupted=interruption is not None)
     )
     if interruption is not None:
-        notes = [*_so_far(endings, root, world), *([lead] if lead else []), *notes]
+        notes = [*_describe_so_far(endings, root, world), *([lead] if lead else []), *notes]
     if unlike is not None and isinstance(error, CollectiveMismatch) and str(unlike) in str(error):
         notes += unlike.places
     elif parted is not None:
@@ -148,17 +150,17 @@ def post_mortem(
     if parted is not None or unlike is not None or any(isinstance(ending, Stuck) for ending in endings):
         notes += list_shared_groups(noted or {})
     if not isinstance(error, RanksSkipped):
-        notes += [*world.nodes, *cures(endings)]
+        notes += [*world.nodes, *list_cures(endings)]
     for note in notes:
         error.add_note(note)
-    collectives = [("collectives", "\n".join(last_of_each(issued)))] if issued else []
+    collectives = [("collectives", "\n".join(describe_last(issued)))] if issued else []
     return PostMortem(
         error=error,
         rank=root,
-        cause=_cause(endings, root, hopeless, interruption) if cause is None else cause[1].headline,
+        cause=_describe_cause(endings, root, hopeless, interruption) if cause is None else cause[1].headline,
         place=_place(endings, root) if cause is None else cause[1].origin,
-        story=(_first_line(error), *notes),
-        sections=(*tracebacks_of(handling), *collectives, *_stacks(endings), *_tracebacks(endings, root)),
+        story=(_format_first_line(error), *notes),
+        sections=(*format_tracebacks(handling), *collectives, *_list_stacks(endings), *_list_tracebacks(endings, root)),
     )
 
 
@@ -172,7 +174,7 @@ def describe_exit(code: int | None) -> str:
     return f"exited with code {code} before it returned"
 
 
-def _error(endings: Sequence[Ending], root: int | None, world: World, lead: str = "") -> BaseException:
+def _make_error(endings: Sequence[Ending], root: int | None, world: World, lead: str = "") -> BaseException:
     if root is None:
         return _timeout(endings, world, lead)
     ending = endings[root]
@@ -183,10 +185,10 @@ def _error(endings: Sequence[Ending], root: int | None, world: World, lead: str 
         death.others_returned = all(isinstance(one, (Died, Answered)) for one in endings)
         return death
     assert isinstance(ending, Raised)
-    return _withdrawal(endings, root, world) if ending.withdrew else _exception(ending, where)
+    return _make_withdrawal_error(endings, root, world) if ending.withdrew else _rebuild_exception(ending, where)
 
 
-def _exception(ending: Raised, where: str) -> BaseException:
+def _rebuild_exception(ending: Raised, where: str) -> BaseException:
     if ending.kind == RESULT_NOT_PICKLABLE:
         return ResultError(f"{where}: {ending.message}")
     error: BaseException | None = None
@@ -197,16 +199,16 @@ def _exception(ending: Raised, where: str) -> BaseException:
             error = None
     # sys.exit(), pytest.exit() or Ctrl-C on a rank is no order to this process.
     if not isinstance(error, Exception) or _is_order(error):
-        return _remote(ending, where)
+        return _make_remote_error(ending, where)
     try:
         error.add_note(f"raised on {where}")
     except Exception:  # a frozen exception, or one with notes of its own kind
-        return _remote(ending, where)
+        return _make_remote_error(ending, where)
     return error
 
 
-def _remote(ending: Raised, where: str) -> RemoteError:
-    return RemoteError(f"{where} raised {_headline(ending)}\n{ending.text}")
+def _make_remote_error(ending: Raised, where: str) -> RemoteError:
+    return RemoteError(f"{where} raised {_format_headline(ending)}\n{ending.text}")
 
 
 def _is_order(error: Exception) -> bool:
@@ -215,7 +217,7 @@ def _is_order(error: Exception) -> bool:
     return pytest is not None and isinstance(error, pytest.exit.Exception)
 
 
-def _moment(ending: Raised | Died) -> float:
+def _compute_moment(ending: Raised | Died) -> float:
     # A process that dies closes its sockets first: its peers may raise before the death is known here. And before
     # that of a node, which nobody tells.
     if isinstance(ending, Died) and ending.lost:
@@ -223,14 +225,16 @@ def _moment(ending: Raised | Died) -> float:
     return ending.at - NOTICE if isinstance(ending, Died) else ending.at
 
 
-def _withdrawal(endings: Sequence[Ending], first: int, world: World) -> BaseException:
+def _make_withdrawal_error(endings: Sequence[Ending], first: int, world: World) -> BaseException:
     ending = endings[first]
     assert isinstance(ending, Raised)
     assert ending.withdrew is not None
     ways = {(other.withdrew, other.message) if isinstance(other, Raised) else None for other in endings}
     where = f"{world.rank(first)} in {world.program}"
     if len(ways) == 1:
-        return RanksSkipped(ending.message) if ending.withdrew is Withdrawal.SKIPPED else _exception(ending, where)
+        return (
+            RanksSkipped(ending.message) if ending.withdrew is Withdrawal.SKIPPED else _rebuild_exception(ending, where)
+        )
     return RankError(
         f"{world.rank(first)} {ending.withdrew.value} in {world.program} and the others "
         f"did not do the same: ranks must agree, so that none hides another's failure. It {_say(endings[first])}"
@@ -247,14 +251,14 @@ def _timeout(endings: Sequence[Ending], world: World, lead: str) -> RankTimeout:
     )
 
 
-def _hopeless(hopeless: Hopeless, world: World, lead: str) -> RankError:
+def _make_hopeless_error(hopeless: Hopeless, world: World, lead: str) -> RankError:
     never = f"{_say_lead(lead)}{world.program} on {world.size} ranks ({world.backend}) can never end: {hopeless}"
     if isinstance(hopeless, Unserved):
         return RankTimeout(never)
     return CollectiveMismatch(f"{never}. {_CLEANUP if lead else hopeless.rule}")
 
 
-def _so_far(endings: Sequence[Ending], root: int | None, world: World) -> list[str]:
+def _describe_so_far(endings: Sequence[Ending], root: int | None, world: World) -> list[str]:
     stuck = [rank for rank, ending in enumerate(endings) if isinstance(ending, Stuck)]
     said = f"{say_ranks(stuck)} of {world.size} ({world.backend}) had not returned from {world.program} when this came"
     first = [] if root is None else [f"rank {root} {_say(endings[root])}"]
@@ -271,7 +275,7 @@ def _is_mismatched(endings: Sequence[Ending]) -> bool:
     return all(isinstance(ending, Answered) for ending in endings) and len(counts) > 1 and min(counts) >= 0
 
 
-def _mismatch(endings: Sequence[Ending], world: World) -> CollectiveMismatch:
+def _make_mismatch_error(endings: Sequence[Ending], world: World) -> CollectiveMismatch:
     if not _is_mismatched(endings):
         return CollectiveMismatch(
             f"all ranks returned from {world.program} ({world.backend}), but not from the same collectives. Every rank "
@@ -288,19 +292,19 @@ def _mismatch(endings: Sequence[Ending], world: World) -> CollectiveMismatch:
     )
 
 
-def _unlike(unlike: Unlike, world: World) -> CollectiveMismatch:
+def _make_unlike_error(unlike: Unlike, world: World) -> CollectiveMismatch:
     return CollectiveMismatch(f"all ranks returned from {world.program} ({world.backend}), but {unlike}. {unlike.rule}")
 
 
-def _others(endings: Sequence[Ending], root: int | None, *, interrupted: bool) -> list[str]:
+def _describe_others(endings: Sequence[Ending], root: int | None, *, interrupted: bool) -> list[str]:
     first = None if root is None else endings[root]
     too: dict[int, str] = {}
     same: dict[str, list[int]] = {}
     for rank, ending in enumerate(endings):
         if rank == root or isinstance(ending, Stuck):
             continue
-        if isinstance(ending, Raised) and _same_place(ending, first):
-            too[rank] = _difference(ending, first)
+        if isinstance(ending, Raised) and _is_same_place(ending, first):
+            too[rank] = _find_difference(ending, first)
         else:
             same.setdefault(_say(ending), []).append(rank)
     said = _list_raised_too(too) + [f"{say_ranks(ranks)} {what}" for what, ranks in same.items()]
@@ -318,11 +322,11 @@ def _list_raised_too(differences: Mapping[int, str]) -> list[str]:
     return [f"{say_ranks(list(differences))} raised {what}"]
 
 
-def _difference(ending: Raised, first: Ending | None) -> str:
+def _find_difference(ending: Raised, first: Ending | None) -> str:
     """Return how the text is another than the first rank's, whose first line may be equal; empty if it is the same."""
     assert isinstance(first, Raised)
-    if _headline(ending) != _headline(first):
-        return _headline(ending)
+    if _format_headline(ending) != _format_headline(first):
+        return _format_headline(ending)
     mine, theirs = (_own_lines(one.message) for one in (ending, first))
     return next((line for line in mine if line not in theirs), "")
 
@@ -332,7 +336,7 @@ def _own_lines(message: str) -> list[str]:
     return [line.strip() for line in message.splitlines() if not line.lstrip().startswith("+")]
 
 
-def _same_place(ending: Ending, first: Ending | None) -> bool:
+def _is_same_place(ending: Ending, first: Ending | None) -> bool:
     return (
         isinstance(ending, Raised)
         and isinstance(first, Raised)
@@ -345,9 +349,9 @@ def _say(ending: Ending) -> str:
         case Answered():
             return "returned"
         case Died():
-            return _end(ending, f" {place(ending.stack)}" if frames(ending.stack) else "")
+            return _end(ending, f" {place(ending.stack)}" if list_frames(ending.stack) else "")
         case Raised():
-            return f"raised {_headline(ending)}" + (f", at {ending.place}" if ending.place else "")
+            return f"raised {_format_headline(ending)}" + (f", at {ending.place}" if ending.place else "")
         case Stuck():
             return "had not returned"
 
@@ -358,11 +362,11 @@ def _end(ending: Died, where: str = "") -> str:
     return describe_exit(ending.code) + where + (f": {ending.last_words}" if ending.last_words else "")
 
 
-def _headline(ending: Raised) -> str:
-    return headline(ending.kind, ending.message)
+def _format_headline(ending: Raised) -> str:
+    return format_headline(ending.kind, ending.message)
 
 
-def _first_line(error: BaseException) -> str:
+def _format_first_line(error: BaseException) -> str:
     try:
         text = str(error).partition("\n")[0]
     except Exception:  # the exception's own code runs here
@@ -370,18 +374,18 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
 
 
-def _cause(
+def _describe_cause(
     endings: Sequence[Ending], root: int | None, hopeless: Hopeless | None, interruption: BaseException | None
 ) -> str:
     if interruption is not None and root is None:
-        return _first_line(interruption)
+        return _format_first_line(interruption)
     if hopeless is not None:
         return "timeout" if isinstance(hopeless, Unserved) else _MISMATCHED
     if root is None:
         return "timeout" if any(isinstance(ending, Stuck) for ending in endings) else _MISMATCHED
     ending = endings[root]
     if isinstance(ending, Raised):
-        return _headline(ending)
+        return _format_headline(ending)
     return _end(ending) if isinstance(ending, Died) else _say(ending)
 
 
@@ -392,7 +396,7 @@ def _place(endings: Sequence[Ending], root: int | None) -> str:
     return ending.place if isinstance(ending, Raised) else ""
 
 
-def _stacks(endings: Sequence[Ending]) -> list[tuple[str, str]]:
+def _list_stacks(endings: Sequence[Ending]) -> list[tuple[str, str]]:
     same: dict[str, list[int]] = {}
     for rank, ending in enumerate(endings):
         if isinstance(ending, Stuck):
@@ -400,10 +404,10 @@ def _stacks(endings: Sequence[Ending]) -> list[tuple[str, str]]:
     return [(f"stack of {say_ranks(ranks)}", stack) for stack, ranks in same.items()]
 
 
-def _tracebacks(endings: Sequence[Ending], root: int | None) -> list[tuple[str, str]]:
+def _list_tracebacks(endings: Sequence[Ending], root: int | None) -> list[tuple[str, str]]:
     first = None if root is None else endings[root]
     same: dict[tuple[str, str], tuple[str, list[int]]] = {}
     for rank, ending in enumerate(endings):
-        if rank != root and isinstance(ending, Raised) and not _same_place(ending, first):
+        if rank != root and isinstance(ending, Raised) and not _is_same_place(ending, first):
             same.setdefault((ending.kind, ending.place), (ending.text, []))[1].append(rank)
     return [(f"traceback of {say_ranks(ranks)}", text.rstrip()) for text, ranks in same.values()]

@@ -87,7 +87,7 @@ class RankProcess:
 
     def read_printed(self, stream: str) -> Excerpt:
         """What is to be shown of what it printed on ``stdout`` or ``stderr`` since the last look."""
-        fd, start, end = self._unseen(stream)
+        fd, start, end = self._take_unseen(stream)
         if start == end:
             return Excerpt()
         if end - start <= HEAD + TAIL:
@@ -98,29 +98,29 @@ class RankProcess:
 
     def read_printed_whole(self, stream: str) -> Iterator[str]:
         """All that it printed since the last look, in pieces; of half a character nothing until the rest is there."""
-        fd, start, end = self._unseen(stream)
+        fd, start, end = self._take_unseen(stream)
         while start < end and (data := os.pread(fd, min(_PIECE, end - start), start)):
             start += len(data)
             if text := self._decoders[stream].decode(data):
                 yield text
 
-    def _unseen(self, stream: str) -> tuple[int, int, int]:
+    def _take_unseen(self, stream: str) -> tuple[int, int, int]:
         """File descriptor, first byte and end of what nobody has looked at, which is from now on seen."""
         file = self.stdout if stream == "stdout" else self.stderr
-        size = _size(file)
+        size = _read_size(file)
         seen = self._seen[stream] if self._seen[stream] <= size else 0  # as open("/dev/stdout", "w") leaves it
         self._seen[stream] = size
         return file.fileno(), seen, size
 
     def last_words(self) -> str:
         """The first line of the C++ exception that ended it, as its standard error tells; empty if none did."""
-        text = self._of_the_run()
+        text = self._read_run_stderr()
         found = _TERMINATED.findall(text) or _WATCHED.findall(text)
         return "".join(char if char.isprintable() else " " for char in found[-1][:_WORDS]).strip() if found else ""
 
-    def last_stack(self) -> str:
+    def read_last_stack(self) -> str:
         """The main thread's stack, and others', that faulthandler printed at a fatal signal; empty if it did not."""
-        _, fatal, dump = self._of_the_run().rpartition(_FATAL)
+        _, fatal, dump = self._read_run_stderr().rpartition(_FATAL)
         return stacks.cut(dump, self.main_thread) if fatal else ""
 
     def send(self, request: Letter) -> None:
@@ -129,28 +129,28 @@ class RankProcess:
         Raises:
             OSError: it has ended.
         """
-        size = _size(self.stderr)
+        size = _read_size(self.stderr)
         self.connection.post(request)
         self._run_began_at = size
 
-    def _of_the_run(self) -> str:
-        size = _size(self.stderr)
+    def _read_run_stderr(self) -> str:
+        size = _read_size(self.stderr)
         start = max(self._run_began_at if self._run_began_at <= size else 0, size - _TAIL)
         return os.pread(self.stderr.fileno(), _TAIL, start).decode(errors="replace")
 
     @property
     def has_dumped(self) -> bool:
         """Whether it has begun to write its stacks."""
-        return _size(self.stacks) > 0
+        return _read_size(self.stacks) > 0
 
     def stack(self) -> str:
         """What it has written of them, the main thread's first; or why it has not."""
         if not self.has_dumped:
-            return stacks.absent(self._state())
-        dump = os.pread(self.stacks.fileno(), _size(self.stacks), 0).decode(errors="replace")
+            return stacks.describe_absent(self._read_state())
+        dump = os.pread(self.stacks.fileno(), _read_size(self.stacks), 0).decode(errors="replace")
         return stacks.cut(dump, self.main_thread)
 
-    def _state(self) -> str:
+    def _read_state(self) -> str:
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
@@ -189,5 +189,5 @@ def await_ends(client: ForkserverClient, processes: Sequence[RankProcess], timeo
         client.await_end(process.pid, max(0.0, deadline - time.monotonic()))
 
 
-def _size(file: IO[bytes]) -> int:
+def _read_size(file: IO[bytes]) -> int:
     return os.fstat(file.fileno()).st_size

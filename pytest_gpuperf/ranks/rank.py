@@ -51,7 +51,7 @@ from pytest_gpuperf.ranks.module_state import ModuleState
 from pytest_gpuperf.ranks.scene import Scene
 from pytest_gpuperf.ranks.spec import MASTER_PORT, Opening, Place
 from pytest_gpuperf.ranks.surroundings import Surroundings, stays_behind
-from pytest_gpuperf.torch_internals import sequence_number
+from pytest_gpuperf.torch_internals import read_sequence_number
 
 _SEEDS_OF_NUMPY = 1 << 32  # it takes no others
 
@@ -118,7 +118,7 @@ class _Rank:
         self._usual = Scene.now({})
         self._modules = ModuleState()
         self._threads_raised: list[str] = []
-        threading.excepthook = self._thread_raised
+        threading.excepthook = self._note_thread_error
         self._raised: BaseException | None = None
         self._before: dict[Any, int] | None = None
         """How many operations each group had issued when the run began; None if that is not known."""
@@ -143,10 +143,10 @@ class _Rank:
         self._before = None
         try:
             result, collectives = work()
-            return Letter(Returned(run, collectives, self._tallies() if program else None), result)
+            return Letter(Returned(run, collectives, self._list_tallies() if program else None), result)
         except BaseException as error:  # sys.exit() and pytest.skip() are outcomes of the program as well
             at = time.monotonic()
-            own = tracebacks.without_harness(error.__traceback__)
+            own = tracebacks.cut_harness(error.__traceback__)
             error.with_traceback(own)  # which needs no attribute that can be set
             self._raised = error if keep else None
             raised = Raised(
@@ -154,12 +154,12 @@ class _Rank:
                 at=at,
                 exception=payload.dump_exception(error),
                 kind=tracebacks.kind(error),
-                message=tracebacks.text(error),
+                message=tracebacks.extract_text(error),
                 text="".join(traceback.format_exception(error)),
                 place=tracebacks.place(own),
-                withdrew=_withdrawal(error),
-                usable=self._usable(),
-                groups=self._groups_if_silent(),
+                withdrew=_find_withdrawal(error),
+                usable=self._is_usable(),
+                groups=self._count_if_silent(),
             )
             return Letter(raised)
 
@@ -185,7 +185,7 @@ class _Rank:
             _modules=self._modules,
         )
         self._informant.since = time.time_ns()
-        self._before = self._groups.sequence_numbers()
+        self._before = self._groups.read_sequence_numbers()
         before = _count_issued()
         if self._calls is not None:
             self._calls.begin(Delays.of(request, self._start.rank))
@@ -202,21 +202,21 @@ class _Rank:
             with _unpicklable_named(result):
                 return payload.dumps(result), -1 if before is None or after is None else after - before
 
-    def _tallies(self) -> tuple[Tally, ...] | None:
+    def _list_tallies(self) -> tuple[Tally, ...] | None:
         return None if self._calls is None else self._calls.tally()
 
-    def _groups_if_silent(self) -> tuple[int, int] | None:
+    def _count_if_silent(self) -> tuple[int, int] | None:
         try:
-            return self._groups.count() if self._silent() else None
+            return self._groups.count() if self._is_silent() else None
         except Exception:  # what a program made of torch's own state may raise anything
             return None
 
-    def _silent(self) -> bool:
-        before, after = self._before, self._groups.sequence_numbers()
+    def _is_silent(self) -> bool:
+        before, after = self._before, self._groups.read_sequence_numbers()
         if before is None or after is None or after != {**dict.fromkeys(after, 0), **before} or self._groups.coalesce:
             return False
         # NCCL does not number sends and receives; the recorder has them. Gloo numbers them, and none is recorded.
-        return self._start.backend == "gloo" or self._informant.silent()
+        return self._start.backend == "gloo" or self._informant.is_silent()
 
     def _settle(self, request: Settle) -> tuple[Parcel, int]:
         left = stays_behind(self._found) + self._modules.list_changes() + self._threads_raised
@@ -224,11 +224,11 @@ class _Rank:
         settled = Settled(left, [name for name in request.modules if name in sys.modules])
         return Parcel(pickle.dumps(settled)), 0
 
-    def _thread_raised(self, args: threading.ExceptHookArgs) -> None:
+    def _note_thread_error(self, args: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(args)  # prints it
         if args.exc_type is not SystemExit:
             name = "a thread" if args.thread is None else f"thread {args.thread.name}"
-            text = "" if args.exc_value is None else tracebacks.text(args.exc_value)
+            text = "" if args.exc_value is None else tracebacks.extract_text(args.exc_value)
             self._threads_raised.append(f"an exception in {name}: {args.exc_type.__qualname__}: {text}")
 
     def _debug(self) -> tuple[Parcel, int]:
@@ -252,7 +252,7 @@ class _Rank:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
-    def _usable(self) -> bool:
+    def _is_usable(self) -> bool:
         try:
             self._synchronize()
         except Exception:  # a device-side assert, an illegal address: the context is lost
@@ -263,7 +263,7 @@ class _Rank:
 def _count_issued() -> int | None:
     # Collectives on the default group; not sends and receives, which need not be the same on all ranks.
     group = dist.group.WORLD
-    return None if group is None else sequence_number(group)
+    return None if group is None else read_sequence_number(group)
 
 
 @contextlib.contextmanager
@@ -277,7 +277,7 @@ def _unpicklable_named(result: object) -> Iterator[None]:
         ) from None
 
 
-def _withdrawal(error: BaseException) -> Withdrawal | None:
+def _find_withdrawal(error: BaseException) -> Withdrawal | None:
     pytest, hypothesis = sys.modules.get("pytest"), sys.modules.get("hypothesis.errors")
     if isinstance(error, unittest.SkipTest) or (pytest is not None and isinstance(error, pytest.skip.Exception)):
         return Withdrawal.SKIPPED

@@ -12,7 +12,7 @@ _TO_START = 8  # files that are open while ranks are forked, the forkserver's ow
 _USUAL = 1024  # files that most systems let a process have open
 
 
-def shortage(error: OSError, world_size: int) -> str:
+def describe_shortage(error: OSError, world_size: int) -> str:
     """Says what the system refused while so many ranks were started; of too few files, the limit and the cure."""
     if error.errno != errno.EMFILE:
         return f"got {error!r}"

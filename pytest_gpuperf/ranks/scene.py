@@ -32,7 +32,7 @@ class Scene:
         Args:
             files: as in the field.
         """
-        return cls(working_directory(), tuple(module_path()), files)
+        return cls(read_working_directory(), tuple(read_module_path()), files)
 
     @contextlib.contextmanager
     def set_over(self, usual: Scene) -> Iterator[None]:
@@ -43,7 +43,7 @@ class Scene:
         """
         moves = self.cwd not in ("", usual.cwd)
         finds = self.path not in ((), usual.path)
-        path, cwd = list(sys.path), working_directory() if moves else ""
+        path, cwd = list(sys.path), read_working_directory() if moves else ""
         try:
             if finds:
                 sys.path[:] = self.path
@@ -60,12 +60,12 @@ class Scene:
                     os.chdir(cwd)
 
 
-def module_path() -> list[str]:
+def read_module_path() -> list[str]:
     """Return ``sys.path``; the import system takes no notice of what is no string."""
     return [path for path in sys.path if isinstance(path, str)]
 
 
-def working_directory() -> str:
+def read_working_directory() -> str:
     """Return the working directory; empty if it was removed."""
     try:
         return os.getcwd()

@@ -69,7 +69,7 @@ AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 """Unless it is ``True``, torch has rank 0 open the store of ``init_method``, and not the launcher."""
 
 
-def launcher_environ(rank: int, world_size: int, place: Place) -> dict[str, str]:
+def make_launcher_environ(rank: int, world_size: int, place: Place) -> dict[str, str]:
     """The variables that torchrun sets, except ``MASTER_PORT``, which rank 0's store provides later.
 
     ``TORCHELASTIC_USE_AGENT_STORE`` makes ``init_method="env://"`` a client of that store, so that nobody binds a port.
@@ -99,7 +99,7 @@ def launcher_environ(rank: int, world_size: int, place: Place) -> dict[str, str]
 
 
 MASTER_PORT = "MASTER_PORT"
-LAUNCHER_VARIABLES = frozenset({*launcher_environ(0, 1, Place(0, 1)), MASTER_PORT})
+LAUNCHER_VARIABLES = frozenset({*make_launcher_environ(0, 1, Place(0, 1)), MASTER_PORT})
 """The names of all variables that ``Opening.LAUNCHER`` sets."""
 
 
@@ -144,7 +144,7 @@ class PoolSpec:
 
     def name(self, rank: int) -> str:
         """A rank, as reports name it: ``rank 9 of 16 (node gpu-b, GPU 1, nccl)``."""
-        return rank_name(rank, self.world_size, self.backend, self.whereabouts(rank))
+        return format_rank_name(rank, self.world_size, self.backend, self.whereabouts(rank))
 
     def title(self, rank: int) -> str:
         """A rank, as titles of its output name it: ``rank 9 of 16 (node gpu-b, GPU 1)``."""
@@ -159,7 +159,7 @@ class PoolSpec:
         return f"node {self.nodes[place.node].name}" + (f", GPU {place.local_rank}" if self.gpus else "")
 
 
-def rank_name(rank: int, world_size: int, backend: str, where: str = "") -> str:
+def format_rank_name(rank: int, world_size: int, backend: str, where: str = "") -> str:
     """A rank, as reports name it.
 
     Args:
@@ -171,7 +171,7 @@ def rank_name(rank: int, world_size: int, backend: str, where: str = "") -> str:
     return f"rank {rank} of {world_size} ({where + ', ' if where else ''}{backend})"
 
 
-def rank_environ(spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
+def make_pool_environ(spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of the pool's ranks: the controller's, the test's, its own GPUs, loopback for the sockets.
 
     The interface of a node of a cluster is the node's to find. What the user set stays: the socket interfaces, the
@@ -187,22 +187,22 @@ def rank_environ(spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def environ_of(rank: int, spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
+def make_rank_environ(rank: int, spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
     """One rank's environment: what the test sets has the rank's number and GPU in it.
 
     Args:
         rank: its number.
         spec: of the pool.
-        environ: of the pool's ranks, by ``rank_environ``.
+        environ: of the pool's ranks, by ``make_pool_environ``.
     """
     gpu = spec.gpus[rank] if spec.gpus else ""
-    hashes = {VARIABLE: OF_RANK.sub(lambda told: _of_rank(told, rank), spec.hash_seed)} if spec.hash_seed else {}
-    values = {name: OF_RANK.sub(lambda told: _of_rank(told, rank), value) for name, value in spec.environ}
+    hashes = {VARIABLE: OF_RANK.sub(lambda told: _fill_rank(told, rank), spec.hash_seed)} if spec.hash_seed else {}
+    values = {name: OF_RANK.sub(lambda told: _fill_rank(told, rank), value) for name, value in spec.environ}
     own = {
         name: values[name].replace(GPU, gpu) for name, value in spec.environ if OF_RANK.search(value) or GPU in value
     }
     place = spec.place(rank)
-    launcher = launcher_environ(rank, spec.world_size, place) if spec.opening is Opening.LAUNCHER else {}
+    launcher = make_launcher_environ(rank, spec.world_size, place) if spec.opening is Opening.LAUNCHER else {}
     if launcher and AGENT_STORE in values:
         launcher[AGENT_STORE] = values[AGENT_STORE]
     part = spec.parts[place.node]
@@ -211,5 +211,5 @@ def environ_of(rank: int, spec: PoolSpec, environ: Mapping[str, str]) -> dict[st
     return {**environ, **visible, **launcher, **(hashes if VARIABLE not in set_by_test else {}), **own}
 
 
-def _of_rank(told: re.Match[str], rank: int) -> str:
+def _fill_rank(told: re.Match[str], rank: int) -> str:
     return str(rank) if told[1] is None else str(int(int(told[1]) == rank))

@@ -32,7 +32,7 @@ class Frame:
     function: str
 
     def __str__(self) -> str:
-        return f"{short(self.file)}:{self.line} in {self.function}"
+        return f"{shorten_path(self.file)}:{self.line} in {self.function}"
 
 
 def cut(dump: str, main_thread: int) -> str:
@@ -44,19 +44,19 @@ def cut(dump: str, main_thread: int) -> str:
             blocks.append((int(thread[1], 16), []))
         elif blocks and line.strip() not in ("", _NO_FRAME) and not any(file in line for file in _NOTING):
             blocks[-1][1].append(line)
-    main = [_without_harness(lines) for thread, lines in blocks if thread == main_thread]
+    main = [_cut_harness(lines) for thread, lines in blocks if thread == main_thread]
     others = [lines for thread, lines in blocks if lines and thread != main_thread and not _is_ours(lines)]
     texts = ["\n".join(lines) for lines in main if lines]
     texts += ["another thread:\n" + "\n".join(lines) for lines in others]
     return "\n".join(texts) or NO_STACK
 
 
-def absent(state: str) -> str:
+def describe_absent(state: str) -> str:
     """Stands for the stack of a process that did not write one, being in this state of proc(5)."""
     return _NO_STACK_IN.get(state, NO_STACK)
 
 
-def frames(stack: str) -> list[Frame]:
+def list_frames(stack: str) -> list[Frame]:
     """The main thread's frames, innermost first."""
     found = []
     for line in stack.splitlines():
@@ -69,19 +69,19 @@ def frames(stack: str) -> list[Frame]:
 
 def place(stack: str) -> str:
     """The place of a rank: in the innermost call, and the line of the program that led to it."""
-    found = frames(stack)
+    found = list_frames(stack)
     if not found:
         return stack if stack in _NO_STACK_IN.values() else NO_STACK
     own = next((frame for frame in found if not is_library(frame.file)), None)
     if own is None or own is found[0]:
         return f"in {found[0]}"
     inner = found[0]
-    return f"in {inner.function} ({short(inner.file)}:{inner.line}), called at {own}"
+    return f"in {inner.function} ({shorten_path(inner.file)}:{inner.line}), called at {own}"
 
 
 def own_place(stack: str) -> str:
     """The innermost line of the program; empty where there is none."""
-    return next((str(frame) for frame in frames(stack) if not is_library(frame.file)), "")
+    return next((str(frame) for frame in list_frames(stack) if not is_library(frame.file)), "")
 
 
 def roll_call(stacks: Mapping[int, str]) -> list[str]:
@@ -103,12 +103,12 @@ def is_library(file: str) -> bool:
     return _LIBRARY.search(file) is not None or file.startswith("<frozen ")
 
 
-def short(file: str) -> str:
+def shorten_path(file: str) -> str:
     """A file's path, from the package's name on where it is installed."""
     return _LIBRARY.split(file)[-1] if is_library(file) else file
 
 
-def _without_harness(lines: Sequence[str]) -> list[str]:
+def _cut_harness(lines: Sequence[str]) -> list[str]:
     # Below the rank's own main there is nothing of the author's.
     cut_at = next((index for index, line in enumerate(lines) if _MAIN in line), len(lines))
     return list(lines[:cut_at] if cut_at > 0 else lines)

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from pytest_gpuperf.ranks.collectives import Collective, say_ranks, sizes_differ
-from pytest_gpuperf.ranks.knots import Knot, in_vain
+from pytest_gpuperf.ranks.collectives import Collective, has_unlike_sizes, say_ranks
+from pytest_gpuperf.ranks.knots import Knot, find_vain_waits
 from pytest_gpuperf.ranks.messages import Account
-from pytest_gpuperf.ranks.openings import Openings, differing
-from pytest_gpuperf.ranks.unlike import Unlike, first_unlike
+from pytest_gpuperf.ranks.openings import Openings, find_differing
+from pytest_gpuperf.ranks.unlike import Unlike, find_first_unlike
 from pytest_gpuperf.ranks.unpaired import Unpaired, find_unpaired
 from pytest_gpuperf.ranks.unserved import Unserved, find_unserved
 
@@ -49,7 +49,7 @@ class Stalemate:
     @property
     def sizes_differ(self) -> bool:
         """Whether other ranks issued the same collective, of tensors of another size."""
-        return any(sizes_differ(self.collective, other) for other in self.instead.values())
+        return any(has_unlike_sizes(self.collective, other) for other in self.instead.values())
 
     @property
     def rule(self) -> str:
@@ -67,7 +67,9 @@ class Stalemate:
         return f"{say_ranks(self.waiting)} {waits} in {self.collective}; {'; '.join(reasons)}"
 
 
-def stalemate(accounts: Mapping[int, Account], still: Collection[int], returned: Collection[int]) -> Stalemate | None:
+def find_stalemate(
+    accounts: Mapping[int, Account], still: Collection[int], returned: Collection[int]
+) -> Stalemate | None:
     """The first collective that can never come to its end; None if there is none, or no proof of one.
 
     Args:
@@ -81,13 +83,13 @@ def stalemate(accounts: Mapping[int, Account], still: Collection[int], returned:
         if account is None or not account.waits:
             continue
         for collective in _may_wait_in(account):
-            missing, instead = _absent(collective, rank, accounts, set(still) & set(returned))
+            missing, instead = _find_absent(collective, rank, accounts, set(still) & set(returned))
             if missing or instead:
-                found.setdefault(_same(collective), Stalemate(collective, (rank,), missing, instead))
+                found.setdefault(_make_key(collective), Stalemate(collective, (rank,), missing, instead))
                 break
     first = next(iter(found.values()), None)
     # One is enough to wait for so long; the report is to name those that came later too.
-    return None if first is None else replace(first, waiting=_all_in(first, accounts, returned))
+    return None if first is None else replace(first, waiting=_list_waiting(first, accounts, returned))
 
 
 Hopeless = Stalemate | Unlike | Knot | Openings | Unpaired | Unserved
@@ -96,11 +98,11 @@ Hopeless = Stalemate | Unlike | Knot | Openings | Unpaired | Unserved
 _Same = tuple[str, int, str]
 
 
-def _same(collective: Collective) -> _Same:
+def _make_key(collective: Collective) -> _Same:
     return collective.group, collective.number, collective.operation
 
 
-def _all_in(found: Stalemate, accounts: Mapping[int, Account], returned: Collection[int]) -> tuple[int, ...]:
+def _list_waiting(found: Stalemate, accounts: Mapping[int, Account], returned: Collection[int]) -> tuple[int, ...]:
     name, first = found.collective.group, found.waiting[0]
     members = accounts[first].members[name]  # groups of other ranks may have the same name
     others = [
@@ -112,7 +114,7 @@ def _all_in(found: Stalemate, accounts: Mapping[int, Account], returned: Collect
         and account.group_is_the_tests
         and not account.threads
         and account.members.get(name) == members
-        and any(_same(one) == _same(found.collective) for one in _may_wait_in(account))
+        and any(_make_key(one) == _make_key(found.collective) for one in _may_wait_in(account))
     ]
     return tuple(sorted([first, *others]))
 
@@ -124,13 +126,13 @@ def _may_wait_in(account: Account) -> list[Collective]:
     return issued[-1:]  # what the main thread issued last is what it waits for, unless the program's own thread issued
 
 
-def _absent(
+def _find_absent(
     collective: Collective, rank: int, accounts: Mapping[int, Account], returned: Collection[int]
 ) -> tuple[tuple[int, ...], dict[int, Collective]]:
     members = accounts[rank].members.get(collective.group)
     if members is None or accounts[rank].threads or not accounts[rank].group_is_the_tests:
         return (), {}
-    kind = _kind(collective, accounts[rank].tells_ends)
+    kind = _name_kind(collective, accounts[rank].tells_ends)
     missing: list[int] = []
     instead: dict[int, Collective] = {}
     for other in members:
@@ -144,7 +146,7 @@ def _absent(
         own = [one for one in everything if one.group == collective.group]
         same = next((one for one in own if one.number == collective.number), None)
         if same is not None:
-            unlike = _kind(same, account.tells_ends) != kind or sizes_differ(same, collective)
+            unlike = _name_kind(same, account.tells_ends) != kind or has_unlike_sizes(same, collective)
             if kind in _NEEDS_ALL and unlike:
                 instead[other] = same
             continue
@@ -155,7 +157,7 @@ def _absent(
     return tuple(missing), instead
 
 
-def _kind(collective: Collective, nccl: bool) -> str:
+def _name_kind(collective: Collective, nccl: bool) -> str:
     name = collective.operation.strip("_")
     if "reduce_scatter" in name:
         return "reduce_scatter"
@@ -166,7 +168,9 @@ def _kind(collective: Collective, nccl: bool) -> str:
     return name
 
 
-def hopeless(accounts: Mapping[int, Account], still: Collection[int], returned: Collection[int]) -> Hopeless | None:
+def find_hopeless(
+    accounts: Mapping[int, Account], still: Collection[int], returned: Collection[int]
+) -> Hopeless | None:
     """Why the run can never end well, by the recorders and by what the ranks noted; None if there is no proof of it.
 
     Args:
@@ -174,21 +178,21 @@ def hopeless(accounts: Mapping[int, Account], still: Collection[int], returned: 
         still: ranks that have not moved for long enough, returned ones among them.
         returned: ranks that returned from the program.
     """
-    opened = differing(accounts)
+    opened = find_differing(accounts)
     if opened is not None:
         return opened
-    found = stalemate(accounts, still, returned)
+    found = find_stalemate(accounts, still, returned)
     noted = {rank: account.calls for rank, account in accounts.items() if account.calls is not None}
-    unlike = first_unlike(noted)
+    unlike = find_first_unlike(noted)
     if unlike is not None and (found is None or not unlike.is_at(found.collective)):
         return unlike  # it came first: nothing that a group issues after that can be relied on
     if found is not None:
         return found
-    vain = in_vain(accounts, still, returned)
+    vain = find_vain_waits(accounts, still, returned)
     for wait in vain.values():
         gone = tuple(one for one in wait.absent if one in returned)
         if gone:
-            same = [one for one, other in vain.items() if _same(other.collective) == _same(wait.collective)]
+            same = [one for one, other in vain.items() if _make_key(other.collective) == _make_key(wait.collective)]
             return Stalemate(wait.collective, tuple(same), gone, {})
     return Knot(vain) if vain else None
 
@@ -235,13 +239,13 @@ class Vigil:
         if len(returned) != self._returned:
             self._returned, self._doubts, self._spared_until = len(returned), 0.0, 0.0
         accounts = self._ask([*waiting, *returned], False)
-        still = self._still(accounts, returned, began)
+        still = self._list_still(accounts, returned, began)
         suspects = [accounts[rank] for rank in still if rank in waiting]
         if began >= self._spared_until and any(_may_wait(account) or account.sought for account in suspects):
             whole = self._ask([*waiting, *returned], True)
-            still = self._still(whole, returned, began)
+            still = self._list_still(whole, returned, began)
             found = (
-                hopeless(whole, still, returned)
+                find_hopeless(whole, still, returned)
                 or find_unpaired(whole, still, returned)
                 or find_unserved(whole, still, waiting)
             )
@@ -251,7 +255,7 @@ class Vigil:
             self._spared_until = time.monotonic() + self._doubts
         return None
 
-    def _still(self, accounts: Mapping[int, Account], returned: Collection[int], now: float) -> list[int]:
+    def _list_still(self, accounts: Mapping[int, Account], returned: Collection[int], now: float) -> list[int]:
         """The ranks that have done nothing for long enough."""
         seen: dict[int, tuple[object, float]] = {}
         for rank, account in accounts.items():

@@ -36,7 +36,7 @@ class _Preceded:
         raise TypeError("this entry is called on ranks only")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return after, (_Installed(self._stubs), self._entry)  # unpickled in this order
+        return return_entry, (_Installed(self._stubs), self._entry)  # unpickled in this order
 
 
 class _Installed:
@@ -85,7 +85,7 @@ def install(made: list[str], contents: Mapping[str, Mapping[str, Any]], absent: 
         sys.meta_path.append(_Absent(absent))  # behind all that may find the module itself
 
 
-def after(installed: None, entry: Any) -> Any:
+def return_entry(installed: None, entry: Any) -> Any:
     """The entry, which was unpickled behind the modules."""
     return entry
 

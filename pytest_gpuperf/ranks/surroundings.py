@@ -20,7 +20,7 @@ from types import FunctionType
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf.ranks.descent import children
+from pytest_gpuperf.ranks.descent import list_children
 from pytest_gpuperf.torch_internals import COMPILER, global_module_hooks, is_of_data_loaders
 
 # What torch and loaders do by themselves in the course of ordinary work is nobody's forgetfulness.
@@ -71,7 +71,7 @@ class Surroundings:
         """Return the surroundings of this process."""
         return cls(
             environment={name: value for name, value in os.environ.items() if not name.startswith(_VARIABLES_OF_TORCH)},
-            working_directory=_working_directory(),
+            working_directory=_read_working_directory(),
             default_dtype=str(torch.get_default_dtype()),
             default_device=str(torch.get_default_device()),
             gradient_mode="on" if torch.is_grad_enabled() else "off",
@@ -88,10 +88,10 @@ class Surroundings:
                 if type(value) is FunctionType  # isinstance() would wake deprecated attributes
             },
             garbage_collector="on" if gc.isenabled() else "off",
-            recursion_limit=str(_recursion_limit()),
+            recursion_limit=str(_read_recursion_limit()),
             standard_streams={name: _stream(name) for name in ("stdout", "stderr")},
             resource_limits={name: str(resource.getrlimit(number)) for name, number in _LIMITS.items()},
-            signal_handlers={number.name: _handler(number) for number in _SIGNALS},
+            signal_handlers={number.name: _describe_handler(number) for number in _SIGNALS},
             threads={
                 f"{thread.name} ({thread.ident})": "running"
                 for thread in threading.enumerate()
@@ -101,13 +101,13 @@ class Surroundings:
         )
 
 
-def left_behind(before: Surroundings, after: Surroundings) -> list[str]:
+def list_left_behind(before: Surroundings, after: Surroundings) -> list[str]:
     """What is not as it was, in words; empty if all is."""
     changes: list[str] = []
     for field in fields(Surroundings):
         then, now = getattr(before, field.name), getattr(after, field.name)
         if then != now:
-            changes += _changes(field.name.replace("_", " "), then, now)
+            changes += _list_changes(field.name.replace("_", " "), then, now)
     return changes
 
 
@@ -118,13 +118,13 @@ def stays_behind(before: Surroundings) -> list[str]:
     """
     until = time.monotonic() + _ENDING
     while True:
-        left = left_behind(before, Surroundings.now())
+        left = list_left_behind(before, Surroundings.now())
         if not any(text.startswith(_THAT_END) for text in left) or time.monotonic() > until:
             return left
         time.sleep(_AGAIN)
 
 
-def _changes(what: str, then: object, now: object) -> list[str]:
+def _list_changes(what: str, then: object, now: object) -> list[str]:
     if not isinstance(then, Mapping) or not isinstance(now, Mapping):
         return [f"{what}: {then} -> {now}"]
     texts = []
@@ -143,7 +143,7 @@ def _say(value: str | None) -> str:
     return "unset" if value is None else repr(value)
 
 
-def _handler(number: signal.Signals) -> str:
+def _describe_handler(number: signal.Signals) -> str:
     # The first DataLoader with workers sets one for good. Without workers it does what the one before it does.
     handler = signal.getsignal(number)
     return str(signal.SIG_DFL if is_of_data_loaders(handler) else handler)
@@ -168,12 +168,12 @@ def is_tqdms(thread: threading.Thread) -> bool:
     return thread.daemon and any(kind.__module__.partition(".")[0] == "tqdm" for kind in type(thread).__mro__)
 
 
-def _recursion_limit() -> int:
+def _read_recursion_limit() -> int:
     limit = sys.getrecursionlimit()
     return _FIRST_LIMIT if limit == _LIMIT_OF_COMPILER and COMPILER in sys.modules else limit
 
 
-def _working_directory() -> str:
+def _read_working_directory() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -183,14 +183,14 @@ def _working_directory() -> str:
 def child_processes() -> dict[str, str]:
     """Return the commands of this process's children that a program has started, with ``running``."""
     found = {}
-    for pid in children():
-        command = _command(pid)
+    for pid in list_children():
+        command = _read_command(pid)
         if command and not any(own in command for own in _CHILDREN_OF_TORCH):
             found[f"{command[:_SHOWN]} (pid {pid})"] = "running"
     return found
 
 
-def _command(pid: int) -> str:
+def _read_command(pid: int) -> str:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:

@@ -10,7 +10,7 @@ from types import TracebackType
 from pytest_gpuperf.ranks import stacks
 
 
-def without_harness(trace: TracebackType | None) -> TracebackType | None:
+def cut_harness(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the program's own frames on: the author of the program is shown what the program did."""
     while trace is not None and trace.tb_next is not None and _is_harness(trace):
         trace = trace.tb_next
@@ -39,7 +39,7 @@ def place(trace: TracebackType | None) -> str:
     return str((own or frames)[-1]) if frames else ""
 
 
-def text(error: BaseException) -> str:
+def extract_text(error: BaseException) -> str:
     """The exception's own text."""
     try:
         return str(error)
@@ -53,7 +53,7 @@ def kind(error: BaseException) -> str:
     return own.__qualname__ if own.__module__ == "builtins" else f"{own.__module__}.{own.__qualname__}"
 
 
-def headline(kind: str, message: str) -> str:
+def format_headline(kind: str, message: str) -> str:
     """An exception in a line: ``ValueError: bad sample``.
 
     Args:

@@ -48,15 +48,15 @@ class Unlike:
         """The collective: ``all_reduce, collective 2 of the program``."""
         one = next(iter(self.issued.values()))
         kinds = list(dict.fromkeys(each.operation for each in self.issued.values()))
-        return f"{' and '.join(kinds)}, collective {one.number} of the program{_of_group(one)}"
+        return f"{' and '.join(kinds)}, collective {one.number} of the program{_describe_group(one)}"
 
     @property
     def places(self) -> list[str]:
         """The lines of the program that issued it, ranks of the same one together."""
-        return places(self.issued)
+        return list_places(self.issued)
 
 
-def tallies_differ(endings: Sequence[Ending]) -> bool:
+def has_unlike_tallies(endings: Sequence[Ending]) -> bool:
     """Whether ranks may have issued what does not fit together; False unless all of them returned with tallies."""
     tallies = [ending.tallies if isinstance(ending, Answered) else None for ending in endings]
     if any(some is None for some in tallies):
@@ -74,13 +74,13 @@ def tallies_differ(endings: Sequence[Ending]) -> bool:
     )
 
 
-def first_unlike(calls: Mapping[int, Sequence[Collective]]) -> Unlike | None:
+def find_first_unlike(calls: Mapping[int, Sequence[Collective]]) -> Unlike | None:
     """The first collective to which ranks passed what does not fit together; None if there is none.
 
     Args:
         calls: of each rank, as it noted them, in the order of issue.
     """
-    for key, lists in by_group(calls).items():
+    for key, lists in group_calls(calls).items():
         for number in range(max(map(len, lists.values()))):
             issued = {rank: own[number] for rank, own in lists.items() if number < len(own)}
             found = _compare(issued, key)
@@ -89,7 +89,7 @@ def first_unlike(calls: Mapping[int, Sequence[Collective]]) -> Unlike | None:
     return None
 
 
-def by_group(calls: Mapping[int, Sequence[Collective]]) -> dict[Key, dict[int, list[Collective]]]:
+def group_calls(calls: Mapping[int, Sequence[Collective]]) -> dict[Key, dict[int, list[Collective]]]:
     """The collectives of each rank on each group, groups in the order in which the first rank used them."""
     groups: dict[Key, dict[int, list[Collective]]] = {}
     for rank in sorted(calls):
@@ -100,19 +100,19 @@ def by_group(calls: Mapping[int, Sequence[Collective]]) -> dict[Key, dict[int, l
 
 def fit(one: Collective, other: Collective) -> bool:
     """Whether two ranks passed to a collective what they must pass alike."""
-    return _difference([one, other]) == ""
+    return _find_difference([one, other]) == ""
 
 
-def places(issued: Mapping[int, Collective]) -> list[str]:
+def list_places(issued: Mapping[int, Collective]) -> list[str]:
     """``rank 1 issued it at test_x.py:12 in program``, ranks of the same line and thread together."""
     return [
         f"{say_ranks(ranks)} issued it at {place}"
-        for place, ranks in _ranks_by((rank, where(one)) for rank, one in issued.items())
+        for place, ranks in _collect_ranks((rank, describe_place(one)) for rank, one in issued.items())
         if place
     ]
 
 
-def where(one: Collective) -> str:
+def describe_place(one: Collective) -> str:
     """The line of the program, and its thread unless that is the main one."""
     return one.place + (f", in its thread {one.thread}" if one.thread else "")
 
@@ -120,7 +120,7 @@ def where(one: Collective) -> str:
 def list_shared_groups(calls: Mapping[int, Sequence[Collective]]) -> list[str]:
     """The groups on which several threads of a rank issue: which of them comes first may differ from rank to rank."""
     said: dict[str, list[int]] = {}
-    for (name, members), lists in by_group(calls).items():
+    for (name, members), lists in group_calls(calls).items():
         for rank, own in lists.items():
             threads = list(dict.fromkeys(one.thread for one in own))
             if len(threads) > 1:
@@ -134,9 +134,9 @@ def list_shared_groups(calls: Mapping[int, Sequence[Collective]]) -> list[str]:
 
 
 def _compare(issued: Mapping[int, Collective], key: Key) -> Unlike | None:
-    difference = _difference(list(issued.values()))
+    difference = _find_difference(list(issued.values()))
     if difference:
-        said = [f"{say_ranks(ranks)} passed {what}" for what, ranks in _ranks_by(_show(issued, difference))]
+        said = [f"{say_ranks(ranks)} passed {what}" for what, ranks in _collect_ranks(_show(issued, difference))]
         return Unlike(issued, "; ".join(said), _SAME[difference])
     members = key[1]
     moving = {rank: one for rank, one in issued.items() if one.sends or one.receives}  # the others' calls were refused
@@ -147,11 +147,13 @@ def _compare(issued: Mapping[int, Collective], key: Key) -> Unlike | None:
             expected = got.receives[of] if got.receives else 0
             if given != expected:
                 whom = "itself, and" if sender == receiver else f"rank {receiver}, which"
-                return Unlike(issued, f"rank {sender} sends {_elements(given)} to {whom} expects {expected}", _PAIRS)
+                return Unlike(
+                    issued, f"rank {sender} sends {_format_elements(given)} to {whom} expects {expected}", _PAIRS
+                )
     return None
 
 
-def _difference(issued: Sequence[Collective]) -> str:
+def _find_difference(issued: Sequence[Collective]) -> str:
     """What differs, as the field's name; empty if nothing does."""
     for name in _SAME:
         values = {getattr(one, name) for one in issued}
@@ -175,16 +177,16 @@ def _show(issued: Mapping[int, Collective], difference: str) -> Iterable[tuple[i
                 yield rank, one.tensors or "nothing"
 
 
-def _ranks_by(told: Iterable[tuple[int, str]]) -> list[tuple[str, list[int]]]:
+def _collect_ranks(told: Iterable[tuple[int, str]]) -> list[tuple[str, list[int]]]:
     found: dict[str, list[int]] = {}
     for rank, what in told:
         found.setdefault(what, []).append(rank)
     return list(found.items())
 
 
-def _elements(count: int) -> str:
+def _format_elements(count: int) -> str:
     return f"{count} element{'' if count == 1 else 's'}"
 
 
-def _of_group(one: Collective) -> str:
+def _describe_group(one: Collective) -> str:
     return f" on {say_group(one)}"

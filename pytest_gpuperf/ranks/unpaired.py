@@ -14,7 +14,7 @@ from types import FrameType
 
 from pytest_gpuperf.ranks.collectives import say_ranks
 from pytest_gpuperf.ranks.messages import Account, Passing
-from pytest_gpuperf.torch_internals import message_in_passing
+from pytest_gpuperf.torch_internals import find_message
 
 _MOST = 64 * 2**20  # bytes, which every network carries within the grace
 
@@ -33,9 +33,9 @@ class Unpaired:
         return "Every send needs a receive on its peer, and every receive a send"
 
     def __str__(self) -> str:
-        return "; ".join(self._of(rank, one) for rank, one in self.waiting.items())
+        return "; ".join(self._describe_wait(rank, one) for rank, one in self.waiting.items())
 
-    def _of(self, rank: int, one: Passing) -> str:
+    def _describe_wait(self, rank: int, one: Passing) -> str:
         whom = say_ranks(list(one.peers))
         wanted = f"for {whom} to take a message" if one.sends else f"for a message from {whom}"
         gone = [peer for peer in one.peers if peer in self.returned]
@@ -80,11 +80,11 @@ def _helps(peer: int, rank: int, waiting: Mapping[int, Passing], gone: Collectio
     return other is None or (rank in other.peers and other.sends != waiting[rank].sends)
 
 
-def passing(frame: FrameType) -> Passing | None:
+def find_passing(frame: FrameType) -> Passing | None:
     """Return the blocking send or receive that a thread is in; None if it is in neither.
 
     Args:
         frame: the thread's innermost one.
     """
-    found = message_in_passing(frame)
+    found = find_message(frame)
     return None if found is None else Passing(*found)

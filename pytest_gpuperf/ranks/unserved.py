@@ -51,7 +51,7 @@ def find_unserved(accounts: Mapping[int, Account], still: Collection[int], waiti
     return Unserved(found)
 
 
-def sought(frame: FrameType) -> str:
+def find_sought_store(frame: FrameType) -> str:
     """Return the address of the store that a thread waits to reach while nobody listens there; empty if it does not.
 
     Args:

@@ -23,14 +23,13 @@ def format_change(change: float, better: Better, unit: str, value: float) -> str
         unit: Of the value.
         value: Which chooses the prefix of the unit.
     """
-    return (
-        f"{format_percent(_of_value(change, better), signed=True)} {_QUANTITIES.get(unit) or scale_of(value, unit)[1]}"
-    )
+    quantity = _QUANTITIES.get(unit) or scale_of(value, unit)[1]
+    return f"{format_percent(_convert_change(change, better), signed=True)} {quantity}"
 
 
 def change_in_words(change: float, better: Better, unit: str) -> str:
     """Return the same for a sentence: ``47.0 % slower``, or ``12.0 % higher`` of what is no speed."""
-    moved = _of_value(change, better)
+    moved = _convert_change(change, better)
     slower = (moved > 0) == (unit == "s")
     word = ("slower" if slower else "faster") if unit in ("s", *_SPEEDS) else "higher" if moved > 0 else "lower"
     return f"{format_percent(abs(moved))} {word}"
@@ -38,7 +37,7 @@ def change_in_words(change: float, better: Better, unit: str) -> str:
 
 def format_share(share: Share, better: Better, unit: str, value: float, of: str = "") -> str:
     """Return one arm's part of a change with its interval; ``of`` follows the number of launches."""
-    low, high = sorted(_of_value(end, better) for end in share.interval)
+    low, high = sorted(_convert_change(end, better) for end in share.interval)
     between = f"{format_percent(low, signed=True)} to {format_percent(high, signed=True)}{of}"
     return f"{format_change(share.change, better, unit, value)} ({between})"
 
@@ -54,5 +53,5 @@ def show_change(verdict: Verdict) -> str:
     return "" if change is None else format_change(change, metric.better, metric.unit, metric.value)
 
 
-def _of_value(change: float, better: Better) -> float:
+def _convert_change(change: float, better: Better) -> float:
     return change if better == "higher" else -change

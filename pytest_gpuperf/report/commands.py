@@ -58,7 +58,7 @@ class Commands:
             mode: of the update; the default one if not given.
         """
         update = f"--update-baselines={mode}" if mode else "--update-baselines"
-        return self._recording(self._quote_selection(identity), update, *more)
+        return self._format_record(self._quote_selection(identity), update, *more)
 
     def record_all(self, identities: Iterable[str]) -> str:
         """The command that records the baselines of several tests on this machine.
@@ -69,9 +69,9 @@ class Commands:
         files = sorted({identity.partition("::")[0] for identity in identities})
         if len(files) > _MOST_FILES:
             files = [os.path.commonpath([os.path.dirname(file) for file in files]) or "."]
-        return self._recording(f"{' '.join(map(self._quote_selection, files))} -m perf", "--update-baselines")
+        return self._format_record(f"{' '.join(map(self._quote_selection, files))} -m perf", "--update-baselines")
 
-    def _recording(self, selected: str, *options: str) -> str:
+    def _format_record(self, selected: str, *options: str) -> str:
         folder = [f"--baselines {_quote(self.baselines)}"] if self.baselines else []
         given = " ".join([*options, *folder])
         return f'pytest {selected}{self._nodes} --gpus {self.gpus} {given} --reason "why"'

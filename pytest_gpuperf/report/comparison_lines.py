@@ -11,7 +11,7 @@ from pytest_gpuperf.report.units import format_count, format_percent, format_val
 COLUMNS = ("change", "first", "second", "spread", "launches", "metric")
 
 
-def comparison_lines(compared: Compared, first: str, second: str) -> list[str]:
+def format_comparison(compared: Compared, first: str, second: str) -> list[str]:
     """The lines of a comparison.
 
     Args:
@@ -23,7 +23,7 @@ def comparison_lines(compared: Compared, first: str, second: str) -> list[str]:
         f"first: {first}",
         f"second: {second}",
         "",
-        *_table(compared.pairs),
+        *_format_table(compared.pairs),
         _say_count(compared),
         *[f"not alike: {cut(pair.test)}: {pair.unlike}" for pair in compared.pairs if pair.unlike],
         *[f"another body in the second: {cut(test)}" for test in compared.other_bodies],
@@ -31,21 +31,21 @@ def comparison_lines(compared: Compared, first: str, second: str) -> list[str]:
     ]
 
 
-def _table(pairs: tuple[Pair, ...]) -> list[str]:
+def _format_table(pairs: tuple[Pair, ...]) -> list[str]:
     if not pairs:
         return []
-    rows = [COLUMNS, *map(_cells, pairs)]
+    rows = [COLUMNS, *map(_format_cells, pairs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     return ["  ".join([*map(str.ljust, row, widths), row[-1]]) for row in rows]
 
 
-def _cells(pair: Pair) -> tuple[str, ...]:
+def _format_cells(pair: Pair) -> tuple[str, ...]:
     sides = (pair.first, pair.second)
     return (
         _change(pair),
         *("" if side is None else format_value(side.center, side.unit) for side in sides),
-        _both(["" if side is None else _spread(side) for side in sides]),
-        _both(["" if side is None else str(len(side.launches)) for side in sides]),
+        _join_both(["" if side is None else _spread(side) for side in sides]),
+        _join_both(["" if side is None else str(len(side.launches)) for side in sides]),
         f"{cut(pair.test)} {cut(pair.name)}",
     )
 
@@ -62,7 +62,7 @@ def _spread(side: MetricBaseline) -> str:
     return format_percent(side.sigma_b) if len(side.launches) > 1 else "unknown"
 
 
-def _both(told: list[str]) -> str:
+def _join_both(told: list[str]) -> str:
     return ", ".join(one for one in told if one)
 
 
@@ -82,10 +82,11 @@ def _launch_lines(compared: Compared) -> list[str]:
     if not compared.differing:
         return ["most launches of both ran with the same versions and variables"]
     return [
-        f"launches differ in {cut(name)}: {_value(then)} in most of the first, {_value(now)} in most of the second"
+        f"launches differ in {cut(name)}: {_describe_value(then)} in most of the first, {_describe_value(now)} in most "
+        "of the second"
         for name, (then, now) in compared.differing.items()
     ]
 
 
-def _value(value: str) -> str:
+def _describe_value(value: str) -> str:
     return cut(value) if value else "not set"

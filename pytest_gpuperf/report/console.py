@@ -38,14 +38,14 @@ class Console:
         """Prints the lines that a rank has completed, each with the rank's title before it."""
         *lines, rest = (self._open.pop((rank, title, stream), "") + text).split("\n")
         for line in lines:
-            print(_encodable(f"[{title}] {line}"), flush=True)
+            print(_escape_text(f"[{title}] {line}"), flush=True)
         if rest:
             self._open[rank, title, stream] = rest
 
     def end_of_test(self) -> None:
         """Prints what ranks began to print and did not end with a newline."""
         for (_, title, _), rest in sorted(self._open.items()):
-            print(_encodable(f"[{title}] {rest}"), flush=True)
+            print(_escape_text(f"[{title}] {rest}"), flush=True)
         self._open.clear()
 
     def print_line(self, text: str) -> None:
@@ -70,7 +70,7 @@ class Console:
     def show(self, text: str) -> None:
         """Shows a text behind what pytest has written, until ``wipe``; it must fit into ``room``."""
         with self._uncapture():
-            print(f"{_SAVE}{_encodable(text)}", end="", flush=True)
+            print(f"{_SAVE}{_escape_text(text)}", end="", flush=True)
             self._shown = True
 
     def wipe(self) -> None:
@@ -83,14 +83,14 @@ class Console:
         """Prints a text and returns the line that the user types; empty at the end of the input."""
         with self._uncapture():
             try:
-                return input(_encodable(text)) + "\n"
+                return input(_escape_text(text)) + "\n"
             except EOFError:
                 return ""
 
     def say(self, text: str) -> None:
         """Prints a text past pytest's capture."""
         with self._uncapture():
-            print(_encodable(text), flush=True)
+            print(_escape_text(text), flush=True)
 
     @contextmanager
     def _uncapture(self) -> Iterator[None]:
@@ -113,7 +113,7 @@ class Console:
         return bool(config.getini("log_cli")) or config.getoption("log_cli_level", None) is not None
 
 
-def _encodable(text: str) -> str:
+def _escape_text(text: str) -> str:
     """The text with escapes for characters that stdout cannot encode, such as those of a file name that is no UTF-8."""
     encoding = sys.stdout.encoding or "utf-8"  # a stream in stdout's place may have none
     return text.encode(encoding, "backslashreplace").decode(encoding)

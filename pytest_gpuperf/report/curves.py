@@ -16,7 +16,7 @@ _MARKS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 _ASCII_MARKS = "_.-=+*#@"
 
 
-def curve(test: str, sweep: Sweep) -> dict[str, Any]:
+def make_curve(test: str, sweep: Sweep) -> dict[str, Any]:
     """What a results file says of a sweep: SI units, by size, for who plots it."""
     return {
         "test": test,
@@ -41,16 +41,16 @@ def curve(test: str, sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def curve_in_words(told: Mapping[str, Any], *, ascii_only: bool = False) -> str:
+def describe_curve(told: Mapping[str, Any], *, ascii_only: bool = False) -> str:
     """Return a sweep as a small picture of its bandwidths, with its latency, its half-peak size and its dips."""
     dips = f", {format_count(len(told['dips']), 'dip')}" if told["dips"] else ""
     return (
-        f"{sparkline(told['bandwidths'], ascii_only=ascii_only)} {format_value(told['seconds'][0], 's')} to "
+        f"{draw_sparkline(told['bandwidths'], ascii_only=ascii_only)} {format_value(told['seconds'][0], 's')} to "
         f"{format_value(max(told['bandwidths']), 'B/s')}, half at {format_bytes(told['half_size'])}{dips}"
     )
 
 
-def sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
+def draw_sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
     """Return a character for each value, by its logarithm between the smallest and the largest of them."""
     marks = _ASCII_MARKS if ascii_only else _MARKS
     logs = [math.log(value) for value in values]
@@ -58,7 +58,7 @@ def sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
     return "".join(marks[round((log - low) / span * (len(marks) - 1)) if span else -1] for log in logs)
 
 
-def dip_lines(curves: Sequence[Mapping[str, Any]]) -> list[Line]:
+def describe_dips(curves: Sequence[Mapping[str, Any]]) -> list[Line]:
     """A line for each dip of these curves."""
     return [
         Line(
@@ -72,5 +72,5 @@ def dip_lines(curves: Sequence[Mapping[str, Any]]) -> list[Line]:
     ]
 
 
-CURVES = Shown("curves", CurveForm, dip_lines)
-"""The curves of sweeps; ``curve`` makes one."""
+CURVES = Shown("curves", CurveForm, describe_dips)
+"""The curves of sweeps; ``make_curve`` makes one."""

@@ -10,7 +10,7 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 _NEAR = 0.05  # relative; a figure may explain a loss and be better than its record
 
 
-def explanation_in_words(verdict: Verdict) -> str:
+def describe_explanation(verdict: Verdict) -> str:
     """Return what explains that a figure moved, or does not; empty if nobody looked for it."""
     told = verdict.explanation
     if told is None:
@@ -20,7 +20,7 @@ def explanation_in_words(verdict: Verdict) -> str:
 
 
 def _say_finding(told: Explanation, verdict: Verdict) -> str:
-    unit, causes = verdict.metric.unit, _causes(told.undone)
+    unit, causes = verdict.metric.unit, _join_causes(told.undone)
     value = "" if told.value is None else format_value(told.value, unit)
     undone = f"{_say_undone(told.undone)} {value}"
     center = None if verdict.baseline is None else verdict.baseline.center
@@ -42,19 +42,19 @@ def _say_finding(told: Explanation, verdict: Verdict) -> str:
             return "not explained: no variable that can be put back differs from the baseline"
 
 
-def explanation_lines(verdicts: Sequence[Verdict]) -> list[str]:
+def summarize_explanations(verdicts: Sequence[Verdict]) -> list[str]:
     """Return what the summary says of all figures that moved: which variables explain how many of them.
 
     Args:
         verdicts: Of the run.
     """
     told = [one.explanation for one in verdicts if one.explanation is not None]
-    explained = Counter(_causes(one.undone) for one in told if one.found is Explained.EXPLAINED)
+    explained = Counter(_join_causes(one.undone) for one in told if one.found is Explained.EXPLAINED)
     moved = format_count(len(told), "metric")
     return [f"{causes} explains {count} of {moved} that moved" for causes, count in explained.most_common()]
 
 
-def _causes(undone: Mapping[str, tuple[str, str]]) -> str:
+def _join_causes(undone: Mapping[str, tuple[str, str]]) -> str:
     return " and ".join(f"{name}={now}" if now else f"{name} not set" for name, (_, now) in undone.items())
 
 

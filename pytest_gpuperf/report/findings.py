@@ -10,8 +10,8 @@ import pytest
 
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.report.kinds import KINDS
-from pytest_gpuperf.report.place import Place, message_of, place_of
-from pytest_gpuperf.report.properties import has_failed_by_itself, is_final, read_unchecked, verdicts_of
+from pytest_gpuperf.report.place import Place, extract_message, place_of
+from pytest_gpuperf.report.properties import has_failed_by_itself, is_final, read_unchecked, read_verdicts
 from pytest_gpuperf.report.shown import Collected, Shown
 from pytest_gpuperf.report.undecided_lines import is_unraced
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
@@ -53,7 +53,7 @@ class Findings:
         """Tests that ran in no variant: how many variants, by reason and test."""
         return Counter({key: count for key, count in self._skips.items() if key[1] not in self._ran})
 
-    def environment_lost(self, fails: bool | None) -> bool:
+    def has_environment_loss(self, fails: bool | None) -> bool:
         """Whether a figure is worse through no fault of the code, so that the run fails.
 
         Args:
@@ -81,7 +81,7 @@ class Findings:
         """Takes note of one phase of a test."""
         if not is_final(report):
             return
-        verdicts = verdicts_of(report)
+        verdicts = read_verdicts(report)
         if report.when == "call" and verdicts is not None:
             self.verdicts += verdicts
             self.places.update((verdict.test, place_of(report)) for verdict in verdicts)
@@ -95,7 +95,7 @@ class Findings:
             worst = self._outcomes.get(report.nodeid)
             self._outcomes[report.nodeid] = "failed" if worst == "failed" else report.outcome
         if has_failed_by_itself(report, failing=any(verdict.fails for verdict in verdicts or [])):
-            self.failures.append(Failure(report.nodeid, report.when, message_of(report), place_of(report)))
+            self.failures.append(Failure(report.nodeid, report.when, extract_message(report), place_of(report)))
         test = report.nodeid.partition("[")[0]
         # A test with verdicts ran, also where nothing could be decided.
         if report.skipped and verdicts is None and isinstance(report.longrepr, tuple):

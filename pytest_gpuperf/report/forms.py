@@ -19,7 +19,7 @@ Positive: TypeAlias = Annotated[float, Checked(lambda number: number > 0, "a num
 
 @dataclass(frozen=True, slots=True)
 class RegimeForm:
-    """A straight piece of a curve, as of ``figures.regimes``."""
+    """A straight piece of a curve, as of ``figures.find_regimes``."""
 
     first: Count
     last: Count
@@ -40,7 +40,7 @@ class DipForm:
 
 @dataclass(frozen=True, slots=True)
 class CurveForm:
-    """A sweep, as ``curves.curve`` writes it."""
+    """A sweep, as ``curves.make_curve`` writes it."""
 
     test: str
     op: str | None
@@ -98,7 +98,7 @@ class TrialForm:
 
 @dataclass(frozen=True, slots=True)
 class SearchForm:
-    """A table of configurations, as ``searches.table_of`` writes it."""
+    """A table of configurations, as ``searches.make_table`` writes it."""
 
     test: str
     name: str
@@ -113,7 +113,7 @@ class SearchForm:
 
 @dataclass(frozen=True, slots=True)
 class SummaryForm:
-    """What a run came to as a whole, as ``acceptance.lines.document`` writes it."""
+    """What a run came to as a whole, as ``acceptance.lines.make_document`` writes it."""
 
     title: str
     verdict: str

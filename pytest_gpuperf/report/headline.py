@@ -41,15 +41,15 @@ class TestFigures:
         return self.headline.outcome
 
 
-def by_test(verdicts: Iterable[Verdict]) -> list[TestFigures]:
+def group_by_test(verdicts: Iterable[Verdict]) -> list[TestFigures]:
     """Return the tests of these verdicts, in the order in which they come first."""
     tests: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         tests.setdefault(verdict.test, []).append(verdict)
-    return [_figures(test, of_test) for test, of_test in tests.items()]
+    return [_make_figures(test, of_test) for test, of_test in tests.items()]
 
 
-def _figures(test: str, verdicts: Sequence[Verdict]) -> TestFigures:
+def _make_figures(test: str, verdicts: Sequence[Verdict]) -> TestFigures:
     worst = min(verdict.outcome.severity for verdict in verdicts)
     candidates = [verdict for verdict in verdicts if verdict.outcome.severity == worst]
     headline = min(candidates, key=_rank_unasked)

@@ -17,7 +17,7 @@ WAITS = (
 )
 
 
-def host_lines(verdicts: Sequence[Verdict], *, fold: bool = False) -> list[Line]:
+def describe_host_bound(verdicts: Sequence[Verdict], *, fold: bool = False) -> list[Line]:
     """The tests with figures that are bound by the host, and what makes them so.
 
     Args:

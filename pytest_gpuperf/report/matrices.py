@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_gpuperf.baselines.plain import plain
+from pytest_gpuperf.baselines.plain import make_plain
 from pytest_gpuperf.figures.matrix import Matrix
 from pytest_gpuperf.report.forms import MatrixForm
 from pytest_gpuperf.report.shown import Shown
@@ -18,10 +18,10 @@ _NAMED = 4  # pairs; a GPU whose every link is slow fills the rest of a line
 
 def show_matrix(test: str, name: str, one: Matrix) -> dict[str, Any]:
     """Return what a results file has of a matrix that a test shows under this name."""
-    return {"test": test, "name": name, **plain(one)}
+    return {"test": test, "name": name, **make_plain(one)}
 
 
-def matrix(carried_one: Mapping[str, Any]) -> Matrix:
+def parse_matrix(carried_one: Mapping[str, Any]) -> Matrix:
     """Return the matrix that travelled as a mapping.
 
     Raises:
@@ -32,11 +32,11 @@ def matrix(carried_one: Mapping[str, Any]) -> Matrix:
     )  # results of earlier versions have no names
 
 
-def matrix_lines(matrices: Sequence[Mapping[str, Any]]) -> list[Line]:
+def format_matrices(matrices: Sequence[Mapping[str, Any]]) -> list[Line]:
     """Return small matrices as tables, the slow pairs marked; a larger one is its slow pairs alone."""
     lines = []
     for one in matrices:
-        table = matrix(one)
+        table = parse_matrix(one)
         if len(table.rows) > _SMALL:
             continue
         scale, symbol = scale_of(table.median, table.unit)
@@ -57,11 +57,11 @@ def matrix_lines(matrices: Sequence[Mapping[str, Any]]) -> list[Line]:
     return lines
 
 
-def slow_lines(matrices: Sequence[Mapping[str, Any]]) -> list[Line]:
+def describe_slow_pairs(matrices: Sequence[Mapping[str, Any]]) -> list[Line]:
     """Return a line for each matrix that has slow pairs."""
     lines = []
     for one in matrices:
-        table = matrix(one)
+        table = parse_matrix(one)
         slow = table.slow_pairs
         if not slow:
             continue
@@ -77,5 +77,5 @@ def slow_lines(matrices: Sequence[Mapping[str, Any]]) -> list[Line]:
     return lines
 
 
-MATRICES = Shown("matrices", MatrixForm, lambda matrices: [*matrix_lines(matrices), *slow_lines(matrices)])
+MATRICES = Shown("matrices", MatrixForm, lambda matrices: [*format_matrices(matrices), *describe_slow_pairs(matrices)])
 """The matrices of pairs; ``show_matrix`` makes one."""

@@ -9,7 +9,7 @@ from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
-def missing_lines(
+def describe_missing(
     verdicts: Sequence[Verdict], record_all: Callable[[Collection[str]], str], *, on_github: bool
 ) -> list[str]:
     """Return one line for all figures that failed since they have no record, or a stale one.

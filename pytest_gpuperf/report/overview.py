@@ -8,11 +8,11 @@ from itertools import groupby
 from typing import Any
 
 from pytest_gpuperf.report.change import compute_stored_change, show_change
-from pytest_gpuperf.report.curves import curve_in_words
-from pytest_gpuperf.report.headline import TestFigures, by_test
-from pytest_gpuperf.report.table import Line, colour_of, count_lines, shorten
+from pytest_gpuperf.report.curves import describe_curve
+from pytest_gpuperf.report.headline import TestFigures, group_by_test
+from pytest_gpuperf.report.table import Line, choose_colour, count_lines, shorten
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
-from pytest_gpuperf.report.verdict_line import VerdictCommands, details, what_happened
+from pytest_gpuperf.report.verdict_line import VerdictCommands, describe_outcome, list_details
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome, Reason
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -40,8 +40,8 @@ class Overview:
 
     def __post_init__(self) -> None:
         """Finds the figure of each test that matters."""
-        object.__setattr__(self, "tests", by_test(self.verdicts))
-        rows = [_cells(one) for one in self.verdicts if one.outcome is not Outcome.UNJUDGED]
+        object.__setattr__(self, "tests", group_by_test(self.verdicts))
+        rows = [_format_cells(one) for one in self.verdicts if one.outcome is not Outcome.UNJUDGED]
         columns = zip(_COLUMNS, *rows, strict=True)
         object.__setattr__(self, "widths", [max(map(len, column)) if any(column[1:]) else 0 for column in columns])
 
@@ -55,65 +55,66 @@ class Overview:
         rest = [test for test in judged if not _is_odd(test.headline)]
         shown = [test for test in rest if test.outcome is Outcome.MISSING or len(rest) <= LINES]
         counts = [test for test in rest if test not in shown]
-        header = [Line(f"{self._row(_COLUMNS, 0)}  test")] if odd or shown else []
+        header = [Line(f"{self._format_row(_COLUMNS, 0)}  test")] if odd or shown else []
         return [
             *header,
-            *self._odd(odd),
-            *self._by_file(shown),
-            *_counts(counts),
-            *self._unjudged_lines(),
+            *self._describe_odd(odd),
+            *self._list_by_file(shown),
+            *_describe_counts(counts),
+            *self._describe_unjudged(),
             Line(count_lines(self.verdicts)),
         ]
 
-    def _row(self, cells: Sequence[str], indent: int) -> str:
+    def _format_row(self, cells: Sequence[str], indent: int) -> str:
         """Return the cells of a row that is indented by so many characters; a column that is empty has no room."""
         word, *numbers = cells
         verdict, *widths = self.widths
         shown = [cell.rjust(width) for cell, width in zip(numbers, widths, strict=True) if width]
         return "  ".join([word.ljust(verdict + 2 - indent), *shown])
 
-    def _odd(self, tests: Sequence[TestFigures]) -> list[Line]:
+    def _describe_odd(self, tests: Sequence[TestFigures]) -> list[Line]:
         lines = []
         for test in tests:
             # The whole id, whatever the width: it is what a person copies to run the test again.
             lines.append(Line(test.test))
             judged = [one for one in (test.headline, *test.others) if one.outcome not in (*_CALM, Outcome.UNJUDGED)]
             for verdict in judged:
-                colour = colour_of(verdict)
-                lines.append(Line(f"  {self._row(_cells(verdict), 2)}  {verdict.metric_name}", colour))
+                colour = choose_colour(verdict)
+                lines.append(Line(f"  {self._format_row(_format_cells(verdict), 2)}  {verdict.metric_name}", colour))
                 lines += [
-                    Line(f"    {line}", colour) for line in (what_happened(verdict), *details(verdict, self.commands))
+                    Line(f"    {line}", colour)
+                    for line in (describe_outcome(verdict), *list_details(verdict, self.commands))
                 ]
         return lines
 
-    def _by_file(self, tests: Sequence[TestFigures]) -> list[Line]:
+    def _list_by_file(self, tests: Sequence[TestFigures]) -> list[Line]:
         lines = []
         ordered = sorted(tests, key=lambda test: test.file)  # stable: the order of the run within a file
         for file, group in groupby(ordered, key=lambda test: test.file):
             lines.append(Line(file))
             for test in group:
-                lines += self._rows(test)
+                lines += self._describe_test(test)
         return lines
 
-    def _rows(self, test: TestFigures) -> list[Line]:
+    def _describe_test(self, test: TestFigures) -> list[Line]:
         """Return the test's line; a sweep's picture that does not fit into it is a second one."""
-        colour = colour_of(test.headline)
-        curves = [curve_in_words(one, ascii_only=self.ascii_only) for one in self.curves if one["test"] == test.test]
+        colour = choose_colour(test.headline)
+        curves = [describe_curve(one, ascii_only=self.ascii_only) for one in self.curves if one["test"] == test.test]
         judged = [one for one in test.others if one.outcome is not Outcome.UNJUDGED]
         after = f" {curves[-1]}" if curves else f" {test.headline.metric_name} +{len(judged)}" if judged else ""
-        before = f"  {self._row(_cells(test.headline), 2)}  "
+        before = f"  {self._format_row(_format_cells(test.headline), 2)}  "
         if self.width is None or len(before) + len(test.name) + len(after) <= self.width:
             return [Line(before + test.name + after, colour)]
         below = [Line(f"    {curves[-1]}", colour)] if curves else []
         room = max(_LEAST_ROOM, self.width - len(before) - (0 if below else len(after)))
         return [Line(before + shorten(test.name, room) + ("" if below else after), colour), *below]
 
-    def _unjudged_lines(self) -> list[Line]:
+    def _describe_unjudged(self) -> list[Line]:
         lines = []
         for test in self.tests:
             shown = [one for one in (test.headline, *test.others) if one.outcome is Outcome.UNJUDGED]
             if shown:
-                figures = self._fitting(
+                figures = self._join_fitting(
                     [f"{one.metric_name} {format_value(one.metric.value, one.metric.unit)}" for one in shown],
                     len(test.test),
                 )
@@ -125,7 +126,7 @@ class Overview:
             return [Line(f"not judged: metrics of {format_count(len(lines), 'test')} (-v lists them)")]
         return [Line("not judged:"), *lines]
 
-    def _fitting(self, figures: Sequence[str], name: int) -> str:
+    def _join_fitting(self, figures: Sequence[str], name: int) -> str:
         """Return the figures that a line holds beside a name of so many characters, and count the others."""
         if self.width is None:
             return ", ".join(figures)
@@ -144,7 +145,7 @@ def _is_odd(verdict: Verdict) -> bool:
     return verdict.outcome not in _CALM
 
 
-def _cells(verdict: Verdict) -> tuple[str, ...]:
+def _format_cells(verdict: Verdict) -> tuple[str, ...]:
     """Return what a row says ahead of the test's name."""
     metric = verdict.metric
     return (
@@ -155,7 +156,7 @@ def _cells(verdict: Verdict) -> tuple[str, ...]:
     )
 
 
-def _counts(tests: Sequence[TestFigures]) -> list[Line]:
+def _describe_counts(tests: Sequence[TestFigures]) -> list[Line]:
     lines = []
     for file, group in groupby(sorted(tests, key=lambda test: test.file), key=lambda test: test.file):
         of_file = list(group)
@@ -164,7 +165,7 @@ def _counts(tests: Sequence[TestFigures]) -> list[Line]:
     return lines
 
 
-def smoke_lines(verdicts: Sequence[Verdict]) -> list[Line]:
+def describe_smoke(verdicts: Sequence[Verdict]) -> list[Line]:
     """Return what a run says that only tried bodies: its times are no figures."""
     tests = {verdict.test for verdict in verdicts}
     if not tests:

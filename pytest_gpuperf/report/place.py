@@ -23,7 +23,7 @@ def place_of(report: pytest.TestReport) -> Place:
     return Place(file, None if line is None else line + 1)
 
 
-def message_of(report: pytest.TestReport) -> str:
+def extract_message(report: pytest.TestReport) -> str:
     """Returns the message of the exception that ended the phase, or the whole of what failed if there was none."""
     crash = getattr(report.longrepr, "reprcrash", None)
     return report.longreprtext if crash is None else str(crash.message)

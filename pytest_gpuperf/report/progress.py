@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from pytest_gpuperf.report.console import Console
-from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.one_line import make_one_line
 from pytest_gpuperf.report.table import shorten
 
 _MIN_ROOM = 20  # columns; with fewer left on pytest's own line, nothing is shown
@@ -89,7 +89,7 @@ class Progress:
         """No report comes any more."""
         self._console.wipe()
 
-    def seconds_left(self) -> float | None:
+    def estimate_seconds_left(self) -> float | None:
         """How long the tests that have not ended will take; None before the first has."""
         if not self._took:
             return None
@@ -98,18 +98,18 @@ class Progress:
         return sum(means.get(measuring.test, unknown) for measuring in self._planned.values())
 
     def _show(self, nodeid: str) -> None:
-        now, left = self._planned[nodeid], self.seconds_left()
+        now, left = self._planned[nodeid], self.estimate_seconds_left()
         parts = [f"launch {now.launch} of {self._launches}"] if self._launches > 1 else []
         parts.append(f"{len(self._planned)} to go")
         if left is not None:
-            parts.append(f"about {_duration(left)}")
+            parts.append(f"about {_format_duration(left)}")
         before = f" measuring ({', '.join(parts)}) "
         room = self._console.room()
         if room >= len(before) + _MIN_ROOM:
-            self._console.show(before + shorten(one_line(now.test), room - len(before)))
+            self._console.show(before + shorten(make_one_line(now.test), room - len(before)))
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 60:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)

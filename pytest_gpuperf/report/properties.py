@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.baselines.plain import mismatch, plain, read
+from pytest_gpuperf.baselines.plain import make_mismatch, make_plain, read
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.report.change import show_change
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -33,14 +33,14 @@ def is_final(report: pytest.TestReport) -> bool:
     return report.passed or report.failed or report.skipped
 
 
-def verdict_properties(verdicts: Iterable[Verdict]) -> list[tuple[str, str]]:
+def make_verdict_properties(verdicts: Iterable[Verdict]) -> list[tuple[str, str]]:
     """The user properties of a test with these verdicts: one JSON for ourselves, plain figures for JUnit's readers."""
     told = list(verdicts)
-    whole = (PROPERTY, json.dumps(plain(told)))
-    return [whole, *(entry for verdict in told for entry in _plain(verdict))]
+    whole = (PROPERTY, json.dumps(make_plain(told)))
+    return [whole, *(entry for verdict in told for entry in _make_plain_properties(verdict))]
 
 
-def verdicts_of(report: pytest.TestReport) -> list[Verdict] | None:
+def read_verdicts(report: pytest.TestReport) -> list[Verdict] | None:
     """The verdicts that a report carries; None if it is of no perf test that came to its end."""
     carried = [value for name, value in report.user_properties if name == PROPERTY and _is_ours(value)]
     if not carried:
@@ -57,7 +57,7 @@ def _is_ours(value: object) -> bool:
     return isinstance(told, list) and all(isinstance(verdict, dict) and "metric_name" in verdict for verdict in told)
 
 
-def carrying(name: str, values: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def make_json_property(name: str, values: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return the user property of this name that carries these values as JSON; none without values."""
     return [(name, json.dumps(list(values)))] if values else []
 
@@ -76,11 +76,11 @@ def _list_of(text: object) -> list[Any]:
     """Return the list that a property carries as JSON."""
     values = json.loads(str(text))
     if not isinstance(values, list):
-        raise mismatch("property", values, "a list")
+        raise make_mismatch("property", values, "a list")
     return values
 
 
-def unchecked_properties(names: Sequence[str]) -> list[tuple[str, str]]:
+def make_unchecked_properties(names: Sequence[str]) -> list[tuple[str, str]]:
     """The user properties of a test that did not check these metrics, of which it has baselines."""
     return [(UNCHECKED_PROPERTY, json.dumps(list(names)))] if names else []
 
@@ -90,7 +90,7 @@ def read_unchecked(report: pytest.TestReport) -> list[str]:
     return [str(name) for name in read_list(report, UNCHECKED_PROPERTY)]
 
 
-def fresh_launch_properties(nodeid: str, when: str) -> list[tuple[str, str]]:
+def make_launch_properties(nodeid: str, when: str) -> list[tuple[str, str]]:
     """The user properties of a test that failed in this phase of a fresh launch."""
     return [(FRESH_LAUNCH_PROPERTY, f"{nodeid}, {when}")]
 
@@ -106,27 +106,27 @@ def has_failed_by_itself(report: pytest.TestReport, *, failing: bool) -> bool:
     return report.failed and (report.when != "call" or fresh or not failing)
 
 
-def failure_properties(failure: PostMortem) -> list[tuple[str, str]]:
+def make_failure_properties(failure: PostMortem) -> list[tuple[str, str]]:
     """The user properties of a test whose run failed: which rank, where, and how the others ended."""
     rank = [] if failure.rank is None else [("gpuperf_rank", str(failure.rank))]
     place = [("gpuperf_place", failure.place)] if failure.place else []
     return [*rank, ("gpuperf_cause", failure.cause), *place, ("gpuperf_ranks", "\n".join(failure.story))]
 
 
-def _plain(verdict: Verdict) -> list[tuple[str, str]]:
+def _make_plain_properties(verdict: Verdict) -> list[tuple[str, str]]:
     prefix = f"{PROPERTY}.{verdict.metric_name}"
     figures: list[tuple[str, str]] = [
-        (f"{prefix}.value", _number(verdict.metric.value)),
+        (f"{prefix}.value", _format_number(verdict.metric.value)),
         (f"{prefix}.unit", verdict.metric.unit),
         (f"{prefix}.verdict", verdict.outcome.value),
     ]
     if verdict.baseline is not None:
-        figures.append((f"{prefix}.baseline", _number(verdict.baseline.center)))
+        figures.append((f"{prefix}.baseline", _format_number(verdict.baseline.center)))
     if change := show_change(verdict):
         figures.append((f"{prefix}.change", change))
     return figures
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     # A program reads it: SI units, no prefix, more digits than any launch repeats.
     return f"{value:.6g}"

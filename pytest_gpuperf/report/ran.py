@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuperf.baselines.plain import OMITTED
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
-from pytest_gpuperf.report.place import message_of, place_of
+from pytest_gpuperf.report.place import extract_message, place_of
 from pytest_gpuperf.report.properties import is_final
 
 End: TypeAlias = Literal["passed", "failed", "skipped"]
@@ -61,11 +61,11 @@ class RanTests:
         before = self._ran.get(report.nodeid, Ran(report.nodeid, "passed", file=place.file, line=place.line or 0))
         ran = replace(before, seconds=before.seconds + report.duration, properties=_read_own_properties(report))
         if report.failed and before.outcome != "failed":
-            ran = replace(ran, outcome="failed", reason=_first_line(report))
+            ran = replace(ran, outcome="failed", reason=_find_first_line(report))
             if sum(bool(one.text) for one in self._ran.values()) < TEXTS:
-                ran = replace(ran, text=_shorten(report.longreprtext), sections=_sections(report.sections))
+                ran = replace(ran, text=_shorten(report.longreprtext), sections=_shorten_sections(report.sections))
         elif report.skipped and before.outcome == "passed":
-            ran = replace(ran, outcome="skipped", reason=_why_skipped(report))
+            ran = replace(ran, outcome="skipped", reason=_find_skip_reason(report))
         self._ran[report.nodeid] = ran
 
 
@@ -78,17 +78,17 @@ def _read_own_properties(report: pytest.TestReport) -> dict[str, int | float | s
     }
 
 
-def _first_line(report: pytest.TestReport) -> str:
-    return next((line.strip() for line in message_of(report).splitlines() if line.strip()), "")
+def _find_first_line(report: pytest.TestReport) -> str:
+    return next((line.strip() for line in extract_message(report).splitlines() if line.strip()), "")
 
 
-def _why_skipped(report: pytest.TestReport) -> str:
+def _find_skip_reason(report: pytest.TestReport) -> str:
     if isinstance(report.longrepr, tuple):
         return str(report.longrepr[2]).removeprefix("Skipped: ")
     return str(getattr(report, "wasxfail", ""))
 
 
-def _sections(sections: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+def _shorten_sections(sections: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     return tuple((title, _shorten(text)) for title, text in sections)
 
 

@@ -10,7 +10,7 @@ from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 
 
-def gone_lines(tests: Sequence[str], where: str) -> list[str]:
+def describe_gone(tests: Sequence[str], where: str) -> list[str]:
     """What the summary says of tests that are gone, and of which the baselines at this place have entries."""
     if not tests:
         return []
@@ -21,7 +21,7 @@ def gone_lines(tests: Sequence[str], where: str) -> list[str]:
     return [f"the baselines contain {what}: {', '.join(tests)}: {cure}"]
 
 
-def renaming_lines(places: Mapping[str, Mapping[str, str]]) -> list[str]:
+def describe_renaming(places: Mapping[str, Mapping[str, str]]) -> list[str]:
     """What was renamed, and what it takes to be judged again.
 
     Args:
@@ -31,7 +31,9 @@ def renaming_lines(places: Mapping[str, Mapping[str, str]]) -> list[str]:
     for where, names in sorted(places.items()):
         lines += [f"{cut(old)} -> {cut(new)}" for old, new in sorted(names.items())]
         lines.append(f"{format_count(len(names), 'test')} renamed in {where}")
-    functions = {(_function(old), _function(new)) for names in places.values() for old, new in names.items()}
+    functions = {
+        (_extract_function(old), _extract_function(new)) for names in places.values() for old, new in names.items()
+    }
     for old, new in sorted(functions):
         if old != new:
             lines.append(
@@ -57,24 +59,24 @@ def update_lines(merged: Merged, accept_command: Callable[[str], str]) -> list[s
         f"gone with the metrics that were replaced: 'expected' of {test}: write it anew where it still holds"
         for test in merged.dropped
     ]
-    lines += unfit_lines(merged.unfit or {})
+    lines += describe_unfit(merged.unfit or {})
     for loss in merged.accepted:
-        lines.append(f"accepted: {_loss(loss)}")
+        lines.append(f"accepted: {_describe_loss(loss)}")
     for loss in merged.refused:
-        lines.append(f"not written: {_loss(loss)}; accept it with: {accept_command(loss.test)}")
+        lines.append(f"not written: {_describe_loss(loss)}; accept it with: {accept_command(loss.test)}")
     return lines
 
 
-def unfit_lines(unfit: Mapping[str, str]) -> list[str]:
+def describe_unfit(unfit: Mapping[str, str]) -> list[str]:
     """Tests of which nothing could be written, and why."""
     return [f"not written: {test}: {why}" for test, why in sorted(unfit.items())]
 
 
-def _function(test: str) -> str:
+def _extract_function(test: str) -> str:
     return test.partition("[")[0].rpartition("::")[2]
 
 
-def _loss(loss: Loss) -> str:
+def _describe_loss(loss: Loss) -> str:
     old, new = format_value(loss.old, loss.unit), format_value(loss.new, loss.unit)
     change = f"{old} -> {new}, {format_percent(abs(loss.change))} worse, bound {format_percent(loss.bound)}"
     if loss.anchor is None:

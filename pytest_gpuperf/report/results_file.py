@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.baselines import json_files, results
-from pytest_gpuperf.baselines.json_text import round_floats, text_of
+from pytest_gpuperf.baselines.json_text import format_json, round_floats
 from pytest_gpuperf.baselines.match import Scalar
 from pytest_gpuperf.baselines.merge import join
-from pytest_gpuperf.baselines.plain import FieldError, plain, read
+from pytest_gpuperf.baselines.plain import FieldError, make_plain, read
 from pytest_gpuperf.baselines.results import AGAIN, SCHEMA, ResultsError, ResultsForm
 from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.report.forms import SummaryForm
 from pytest_gpuperf.report.kinds import KINDS
-from pytest_gpuperf.report.properties import has_failed_by_itself, is_final, read_unchecked, verdicts_of
+from pytest_gpuperf.report.properties import has_failed_by_itself, is_final, read_unchecked, read_verdicts
 from pytest_gpuperf.report.ran import Ran, RanTests
 from pytest_gpuperf.report.shown import Collected, Shown
 from pytest_gpuperf.report.units import format_count
@@ -95,17 +95,17 @@ def write(path: Path, results: Results) -> None:
         hardware_key=results.candidate.hardware_key,
         environment=environments[0] if environments else {},
         candidate=results.candidate.to_json(),
-        verdicts=tuple(plain(verdict) for verdict in results.verdicts),
-        unchecked=tuple(plain(one) for one in results.unchecked),
-        ran=tuple(plain(one) for one in results.ran),
+        verdicts=tuple(make_plain(verdict) for verdict in results.verdicts),
+        unchecked=tuple(make_plain(one) for one in results.unchecked),
+        ran=tuple(make_plain(one) for one in results.ran),
         shown=results.shown,
-        topology=None if results.topology is None else plain(results.topology),
-        raced=None if results.raced is None else plain(results.raced),
+        topology=None if results.topology is None else make_plain(results.topology),
+        raced=None if results.raced is None else make_plain(results.raced),
         smoke=results.smoke,
         summary=results.summary,
         features=results.features,
     )
-    json_files.replace(path, text_of(round_floats(plain(form))))
+    json_files.replace(path, format_json(round_floats(make_plain(form))))
 
 
 def load(path: Path, kinds: Sequence[Shown] = KINDS) -> Results:
@@ -203,7 +203,7 @@ class ResultsFile:
     def _take(self, report: pytest.TestReport) -> None:
         self._unchecked += [Unchecked(report.nodeid, name) for name in read_unchecked(report)]
         self._shown.take(report)
-        verdicts = verdicts_of(report) or []
+        verdicts = read_verdicts(report) or []
         measured: list[Baselines] = []
         for name, value in report.user_properties:
             if name == CANDIDATE_PROPERTY:

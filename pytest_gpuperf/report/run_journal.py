@@ -16,9 +16,9 @@ import pytest
 
 from pytest_gpuperf.baselines import files
 from pytest_gpuperf.baselines.match import Scalar
-from pytest_gpuperf.baselines.plain import OPTIONAL, Checked, mismatch, plain, read
+from pytest_gpuperf.baselines.plain import OPTIONAL, Checked, make_mismatch, make_plain, read
 from pytest_gpuperf.report.command_error import CommandError
-from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.one_line import make_one_line
 
 Location: TypeAlias = tuple[str, int | None, str]
 """As pytest has it: file, line from 0, name."""
@@ -64,10 +64,10 @@ class Told:
             RunJournalError: The journal cannot be read any more.
         """
         try:
-            for reports in _lines(self.path, self.size, _Tests()):
+            for reports in _iterate_reports(self.path, self.size, _Tests()):
                 yield from reports
         except OSError as error:
-            raise _unreadable(self.path, error) from error
+            raise _make_unreadable_error(self.path, error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class _Phase:
         """Refuses a failure without its reason, and a skip without file, line and reason."""
         given = self.longrepr
         if self.outcome == "failed" and not isinstance(given, (str, dict)):
-            raise mismatch("longrepr", given, "the failure")
+            raise make_mismatch("longrepr", given, "the failure")
         if self.outcome == "skipped" and self.wasxfail is None:
             read(_Skip, {"place": given}, "longrepr")
 
@@ -117,7 +117,7 @@ class RunJournalError(CommandError):
     """A journal cannot be used; the message names the file, the problem, and the cure."""
 
 
-def journal_of(results: Path) -> Path:
+def make_journal_path(results: Path) -> Path:
     """The place of the journal of a file of results."""
     return results.with_name(f"{results.name}.journal")
 
@@ -131,7 +131,7 @@ class RunJournal:
 
     def __init__(self, results: Path, head: Head) -> None:
         self._results = results
-        self._path = journal_of(results)
+        self._path = make_journal_path(results)
         self._head = head
         self._config: pytest.Config | None = None
         self._stream: FileIO | None = None
@@ -160,7 +160,7 @@ class RunJournal:
             self._stream.truncate(0)
         except OSError as error:
             self._problem = error
-        self._write(_encode({"head": plain(self._head)}))
+        self._write(_encode({"head": make_plain(self._head)}))
 
     def pytest_runtest_logstart(self, nodeid: str, location: Location) -> None:
         """Keeps which test runs."""
@@ -211,11 +211,11 @@ def read_journal(path: Path) -> Told:
     """
     tests, ended = _Tests(), set[str]()
     try:
-        head, size = _head(path), path.stat().st_size
-        for reports in _lines(path, size, tests):
+        head, size = _read_head(path), path.stat().st_size
+        for reports in _iterate_reports(path, size, tests):
             ended.update(report["nodeid"] for report in reports)
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise _unreadable(path, error) from error
+        raise _make_unreadable_error(path, error) from error
     return Told(path, head, len(ended), tests.running, tests.broken, size)
 
 
@@ -247,7 +247,7 @@ class _Tests:
         return self._reports.pop(phase.nodeid)
 
 
-def _head(path: Path) -> Head:
+def _read_head(path: Path) -> Head:
     with FileIO(files.open_regular(path, os.O_RDONLY, follow=True), "rb") as raw, BufferedReader(raw) as stream:
         line = stream.readline(MOST_LINE_BYTES)
     if not line.endswith(b"\n"):
@@ -256,7 +256,7 @@ def _head(path: Path) -> Head:
     return head
 
 
-def _lines(path: Path, size: int, tests: _Tests) -> Iterator[list[Mapping[str, Any]]]:
+def _iterate_reports(path: Path, size: int, tests: _Tests) -> Iterator[list[Mapping[str, Any]]]:
     """The reports of one test after another, in the order in which they ended."""
     with FileIO(files.open_regular(path, os.O_RDONLY, follow=True), "rb") as raw, BufferedReader(raw) as stream:
         stream.readline(MOST_LINE_BYTES)  # the head
@@ -268,14 +268,14 @@ def _lines(path: Path, size: int, tests: _Tests) -> Iterator[list[Mapping[str, A
                 yield tests.take(line)
 
 
-def _unreadable(path: Path, error: Exception) -> RunJournalError:
+def _make_unreadable_error(path: Path, error: Exception) -> RunJournalError:
     return RunJournalError(
         f"journal {str(path)!r} has no first line that can be read: got {error!r}: run the tests again"
     )
 
 
 def _say_taken(results: Path) -> str:
-    return one_line(
+    return make_one_line(
         f"--gpuperf-json: got {str(results)!r}, which another run is writing, expected a file of this run alone: name "
         "another file, or wait until that run has ended, with all processes that its tests forked"
     )

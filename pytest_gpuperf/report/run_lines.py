@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pytest_gpuperf.report.units import format_count, format_percent
-from pytest_gpuperf.report.why import differing_in_words
+from pytest_gpuperf.report.why import describe_differing
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -29,7 +29,7 @@ def run_lines(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:
         differs = {name: change for verdict in lost for name, change in verdict.differs.items()}
         lines.append(
             f"the environment is slower, not the code: {format_count(len(lost), 'metric')} lost against the baseline, "
-            f"and the baseline's own code ({raced}) is as slow today; {differing_in_words(differs)}"
+            f"and the baseline's own code ({raced}) is as slow today; {describe_differing(differs)}"
         )
     return lines
 
@@ -56,7 +56,7 @@ def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
     return [f"thresholds relaxed: {', '.join(less)}"]
 
 
-def opinion_lines(verdicts: Sequence[Verdict]) -> list[str]:
+def describe_opinions(verdicts: Sequence[Verdict]) -> list[str]:
     """What the summary says of figures that no record judged.
 
     Args:

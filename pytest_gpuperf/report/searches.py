@@ -15,18 +15,18 @@ COLUMNS = ("configuration", "time", "tokens", "MFU", "memory", "host memory")
 _FRONTIER = "*"
 
 
-def table_of(test: str, search: Search) -> dict[str, Any]:
+def make_table(test: str, search: Search) -> dict[str, Any]:
     """Return what a results file has of a search, in SI units: the trials that ran, fastest first, then the others."""
     others = [trial for trial in search.trials if trial.timing is None]
     return {
         "test": test,
         "name": search.name,
         "world_size": search.ran[0].timing.world_size if search.ran[0].timing is not None else 0,
-        "trials": [_row(search, trial) for trial in (*search.ran, *others)],
+        "trials": [_make_row(search, trial) for trial in (*search.ran, *others)],
     }
 
 
-def headline(table: Mapping[str, Any]) -> str:
+def format_headline(table: Mapping[str, Any]) -> str:
     """Return which configuration is the fastest, by how much, and how many did not run, in words."""
     ran = [row for row in table["trials"] if row["seconds"] is not None]
     left = len(table["trials"]) - len(ran)
@@ -57,7 +57,7 @@ def search_lines(tables: Sequence[Mapping[str, Any]]) -> list[Line]:
         ran = [row for row in rows if row["seconds"] is not None]
         traded = any(row["peak_bytes"] is not None for row in ran)
         note = f"; {_FRONTIER} needs less memory than all that are faster" if traded else ""
-        lines.append(Line(f"{table['test']} {table['name']}: {headline(table)}{note}"))
+        lines.append(Line(f"{table['test']} {table['name']}: {format_headline(table)}{note}"))
         columns = list(zip(COLUMNS, *map(cells, ran), strict=True))
         columns[0] = (COLUMNS[0], *(f"{_FRONTIER if traded and row['frontier'] else ' '} {row['name']}" for row in ran))
         padded = [_pad(column, left=index == 0) for index, column in enumerate(columns) if any(column[1:])]
@@ -71,7 +71,7 @@ def _pad(column: Sequence[str], *, left: bool) -> list[str]:
     return [cell.ljust(width) if left else cell.rjust(width) for cell in column]
 
 
-def _row(search: Search, trial: Trial) -> dict[str, Any]:
+def _make_row(search: Search, trial: Trial) -> dict[str, Any]:
     rate = None if search.tokens is None or trial.seconds is None else search.tokens / trial.seconds
     return {
         "name": trial.name,
@@ -82,11 +82,11 @@ def _row(search: Search, trial: Trial) -> dict[str, Any]:
         "peak_bytes": trial.peak,
         "host_bytes": trial.host_peak,
         "frontier": any(one is trial for one in search.frontier),
-        "reason": _reason(trial),
+        "reason": _describe_reason(trial),
     }
 
 
-def _reason(trial: Trial) -> str:
+def _describe_reason(trial: Trial) -> str:
     why_not = trial.why_not
     if isinstance(why_not, DoesNotFit):
         least = "" if why_not.exact else "at least "
@@ -95,4 +95,4 @@ def _reason(trial: Trial) -> str:
 
 
 SEARCHES = Shown("searches", SearchForm, search_lines)
-"""Tables of configurations; ``table_of`` makes one."""
+"""Tables of configurations; ``make_table`` makes one."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.report.forms import require
-from pytest_gpuperf.report.properties import carrying, read_list
+from pytest_gpuperf.report.properties import make_json_property, read_list
 from pytest_gpuperf.report.table import Line
 
 
@@ -31,7 +31,7 @@ class Shown:
 
     def carry(self, values: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
         """Returns the user properties of a test that shows these values; none without values."""
-        return carrying(self.where, list(values))
+        return make_json_property(self.where, list(values))
 
     def read(self, report: pytest.TestReport) -> list[Mapping[str, Any]]:
         """Returns the values that a report carries.

@@ -33,7 +33,7 @@ def rank_verdicts(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return sorted(verdicts, key=lambda verdict: (verdict.outcome.severity, compute_stored_change(verdict) or 0.0))
 
 
-def cells(verdict: Verdict) -> tuple[str, ...]:
+def format_cells(verdict: Verdict) -> tuple[str, ...]:
     """What a verdict says in each column but the last."""
     metric, baseline = verdict.metric, verdict.baseline
     old = verdict.old if baseline is None else baseline.center
@@ -47,7 +47,7 @@ def cells(verdict: Verdict) -> tuple[str, ...]:
     )
 
 
-def colour_of(verdict: Verdict) -> str:
+def choose_colour(verdict: Verdict) -> str:
     """Return the name of a verdict's colour in pytest's markup; empty for none."""
     return _OF_PASSES.get(verdict.outcome, _COLOURS[verdict.effect])
 
@@ -60,17 +60,17 @@ def count_lines(verdicts: Sequence[Verdict]) -> str:
     return f"{format_count(len(verdicts), 'metric')} on {machines}: {total}"
 
 
-def verdict_table(verdicts: Sequence[Verdict], *, width: int | None = None) -> list[Line]:
+def format_verdict_table(verdicts: Sequence[Verdict], *, width: int | None = None) -> list[Line]:
     """The verdicts as lines of a table, and a line that counts them.
 
     Args:
         verdicts: In any order.
         width: Characters of a line, for which the ids of tests are shortened; None for no limit.
     """
-    return [*_rows(rank_verdicts(verdicts), width), Line(count_lines(verdicts))] if verdicts else []
+    return [*_format_rows(rank_verdicts(verdicts), width), Line(count_lines(verdicts))] if verdicts else []
 
 
-def expectation_lines(verdicts: Sequence[Verdict]) -> list[Line]:
+def describe_expectations(verdicts: Sequence[Verdict]) -> list[Line]:
     """Why regressions passed, and the expectations that nothing needs any more."""
     lines = []
     for verdict in verdicts:
@@ -84,7 +84,7 @@ def expectation_lines(verdicts: Sequence[Verdict]) -> list[Line]:
     return lines
 
 
-def unchecked_lines(unchecked: Sequence[tuple[str, str]]) -> list[Line]:
+def describe_unchecked(unchecked: Sequence[tuple[str, str]]) -> list[Line]:
     """Which figures have a baseline and were not checked, each given as test and metric."""
     if not unchecked:
         return []
@@ -120,10 +120,10 @@ def shorten(text: str, room: int) -> str:
     return text[: kept // 2] + _ELLIPSIS + text[len(text) - (kept - kept // 2) :]
 
 
-def _rows(verdicts: Sequence[Verdict], width: int | None) -> list[Line]:
+def _format_rows(verdicts: Sequence[Verdict], width: int | None) -> list[Line]:
     if not verdicts:
         return []
-    columns = list(zip(COLUMNS[:-1], *map(cells, verdicts), strict=True))
+    columns = list(zip(COLUMNS[:-1], *map(format_cells, verdicts), strict=True))
     # A column that holds nothing would take its room from the tests' ids.
     padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns if any(column[1:])]
     header, *rows = ["  ".join([*row, ""]) for row in zip(*padded, strict=True)]
@@ -131,5 +131,5 @@ def _rows(verdicts: Sequence[Verdict], width: int | None) -> list[Line]:
     for verdict, before in zip(verdicts, rows, strict=True):
         after = f" {verdict.metric_name}"
         room = len(verdict.test) if width is None else max(_LEAST_ROOM, width - len(before) - len(after))
-        lines.append(Line(before + shorten(verdict.test, room) + after, colour_of(verdict)))
+        lines.append(Line(before + shorten(verdict.test, room) + after, choose_colour(verdict)))
     return lines

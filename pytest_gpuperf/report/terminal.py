@@ -12,10 +12,16 @@ import pytest
 
 from pytest_gpuperf.report.curves import CURVES
 from pytest_gpuperf.report.findings import Findings
-from pytest_gpuperf.report.host_lines import host_lines
-from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.overview import Overview, smoke_lines
-from pytest_gpuperf.report.table import Line, expectation_lines, skip_lines, unchecked_lines, verdict_table
+from pytest_gpuperf.report.host_lines import describe_host_bound
+from pytest_gpuperf.report.one_line import make_one_line
+from pytest_gpuperf.report.overview import Overview, describe_smoke
+from pytest_gpuperf.report.table import (
+    Line,
+    describe_expectations,
+    describe_unchecked,
+    format_verdict_table,
+    skip_lines,
+)
 from pytest_gpuperf.report.verdict_line import VerdictCommands
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -68,12 +74,12 @@ class Summary:
         finally:
             self._print(terminalreporter, config)
 
-    def _figures(self, width: int | None, *, verbose: bool) -> list[Line]:
+    def _format_figures(self, width: int | None, *, verbose: bool) -> list[Line]:
         verdicts = self._findings.verdicts
         if self._smoke:
-            return smoke_lines(verdicts)
+            return describe_smoke(verdicts)
         if verbose:
-            return verdict_table(verdicts, width=width)
+            return format_verdict_table(verdicts, width=width)
         encoding = getattr(sys.__stdout__, "encoding", None) or "ascii"
         ascii_only = not encoding.lower().startswith("utf")
         return Overview(verdicts, self._commands, self._findings.shown.of(CURVES), width, ascii_only).lines()
@@ -82,11 +88,11 @@ class Summary:
         # A pipe or a file has no width: what is grepped there must be whole.
         width = config.get_terminal_writer().fullwidth if terminalreporter.isatty else None
         lines = [
-            *self._figures(width, verbose=config.get_verbosity() > 0),
+            *self._format_figures(width, verbose=config.get_verbosity() > 0),
             *self._findings.shown.lines(),
-            *expectation_lines(self._findings.verdicts),
-            *host_lines(self._findings.verdicts, fold=config.get_verbosity() < 1),
-            *unchecked_lines(self._findings.unchecked),
+            *describe_expectations(self._findings.verdicts),
+            *describe_host_bound(self._findings.verdicts, fold=config.get_verbosity() < 1),
+            *describe_unchecked(self._findings.unchecked),
             *skip_lines(self._findings.nowhere, fold=config.get_verbosity() < 1),
             *map(Line, self._closing_lines(self._findings.verdicts)),
         ]
@@ -94,4 +100,4 @@ class Summary:
             return
         terminalreporter.write_sep("=", "gpuperf")  # section() would leave an empty line behind pytest's dots
         for line in lines:
-            terminalreporter.write_line(one_line(line.text), **({line.colour: True} if line.colour else {}))
+            terminalreporter.write_line(make_one_line(line.text), **({line.colour: True} if line.colour else {}))

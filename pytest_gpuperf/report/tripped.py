@@ -8,10 +8,12 @@ from pytest_gpuperf.figures.conditions import Gate, Tripped
 
 def say_tripped(tripped: Sequence[Tripped]) -> str:
     """Why a machine was not fit for a measurement."""
-    return "; ".join(f"GPU {one.gpu}{f' of node {one.node}' if one.node else ''}: {_problem(one)}" for one in tripped)
+    return "; ".join(
+        f"GPU {one.gpu}{f' of node {one.node}' if one.node else ''}: {_describe_problem(one)}" for one in tripped
+    )
 
 
-def _problem(tripped: Tripped) -> str:
+def _describe_problem(tripped: Tripped) -> str:
     got, expected = tripped.got or 0, tripped.expected or 0
     match tripped.gate:
         case (

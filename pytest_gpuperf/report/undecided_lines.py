@@ -9,14 +9,14 @@ from pytest_gpuperf.verdicts.rule import NOISY
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
-def undecided_lines(verdicts: Sequence[Verdict], *, fails: bool) -> list[str]:
+def describe_undecided(verdicts: Sequence[Verdict], *, fails: bool) -> list[str]:
     """Return one line for all undecided figures of a run, with each cure once; none if all are decided.
 
     Args:
         verdicts: Of the run.
         fails: Whether the run fails by them.
     """
-    cures = Counter(_cure(one) for one in verdicts if one.outcome is Outcome.UNDECIDED)
+    cures = Counter(_describe_cure(one) for one in verdicts if one.outcome is Outcome.UNDECIDED)
     if not cures:
         return []
     told = "; ".join(f"{cure} ({format_count(count, 'metric')})" for cure, count in cures.most_common())
@@ -34,7 +34,7 @@ def is_unraced(verdict: Verdict) -> bool:
     return verdict.reason is Reason.CANNOT_RACE and verdict.baseline is None
 
 
-def noisy_lines(verdicts: Sequence[Verdict]) -> list[str]:
+def describe_noisy(verdicts: Sequence[Verdict]) -> list[str]:
     """Return one line for the figures that have a record and are only shown; none if there is no such figure.
 
     Args:
@@ -49,7 +49,7 @@ def noisy_lines(verdicts: Sequence[Verdict]) -> list[str]:
     ]
 
 
-def _cure(verdict: Verdict) -> str:
+def _describe_cure(verdict: Verdict) -> str:
     match verdict.reason:
         case Reason.ASKED:
             return "run on a quieter machine, time a longer step, or lower at_least="

@@ -16,12 +16,12 @@ def format_value(value: float, unit: str) -> str:
     if unit == "B":
         return format_bytes(value)
     if unit == "x":
-        return f"{_digits(value, 3)}x"
+        return f"{_format_digits(value, 3)}x"
     if unit == "fraction":
         return f"{100 * value:.4g} %"
     rounded = float(f"{value:.4g}")  # before the prefix is chosen, else 999.96 us reads "1000 us"
     scale, symbol = scale_of(rounded, unit)
-    return f"{_digits(rounded / scale)} {symbol}"
+    return f"{_format_digits(rounded / scale)} {symbol}"
 
 
 def scale_of(value: float, unit: str) -> tuple[float, str]:
@@ -55,5 +55,5 @@ def format_percent(fraction: float, *, signed: bool = False) -> str:
     return f"{percent:+.1f} %" if signed else f"{percent:.1f} %"
 
 
-def _digits(value: float, significant: int = 4) -> str:
+def _format_digits(value: float, significant: int = 4) -> str:
     return f"{value:#.{significant}g}".rstrip(".")

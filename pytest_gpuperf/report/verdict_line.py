@@ -5,10 +5,10 @@ from typing import Protocol, assert_never
 from pytest_gpuperf.baselines.schema import MetricBaseline
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.change import change_in_words, compute_stored_change, format_share
-from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.one_line import make_one_line
 from pytest_gpuperf.report.tripped import say_tripped
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
-from pytest_gpuperf.report.why import why
+from pytest_gpuperf.report.why import explain_change
 from pytest_gpuperf.verdicts.opinion import Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import NOISY
@@ -35,25 +35,25 @@ def describe(verdict: Verdict, commands: VerdictCommands) -> list[str]:
         verdict: The verdict.
         commands: Makes the commands of its test.
     """
-    return [first_line(verdict), *map(one_line, details(verdict, commands))]
+    return [format_first_line(verdict), *map(make_one_line, list_details(verdict, commands))]
 
 
-def first_line(verdict: Verdict) -> str:
+def format_first_line(verdict: Verdict) -> str:
     """Return the figure and what happened to it, so short that pytest's summary shows it beside the test's name."""
     value = format_value(verdict.metric.value, verdict.metric.unit)
-    return one_line(f"{verdict.metric_name} {value}: {what_happened(verdict)}")
+    return make_one_line(f"{verdict.metric_name} {value}: {describe_outcome(verdict)}")
 
 
-def what_happened(verdict: Verdict) -> str:
+def describe_outcome(verdict: Verdict) -> str:
     """Return what became of a figure, in a few words."""
     metric = verdict.metric
     match verdict.outcome:
         case Outcome.SAME:
-            return f"the same as {_reference(verdict)}"
+            return f"the same as {_describe_reference(verdict)}"
         case Outcome.IMPROVED:
             return _say_move(verdict)
         case Outcome.REGRESSED:
-            return f"{_say_move(verdict)}{_culprit(verdict)}"
+            return f"{_say_move(verdict)}{_describe_culprit(verdict)}"
         case Outcome.ENVIRONMENT:
             return f"{_say_move(verdict)}, the environment"
         case Outcome.EXPECTED:
@@ -63,11 +63,11 @@ def what_happened(verdict: Verdict) -> str:
             return f"maybe below the {_say_what_was_asked(metric)} that the test requires"
         case Outcome.UNDECIDED:
             moved = "" if compute_stored_change(verdict) is None else f"{_say_move(verdict)}, "
-            return f"{moved}undecided: {_why_undecided(verdict)}"
+            return f"{moved}undecided: {_explain_undecided(verdict)}"
         case Outcome.MISSED:
             return f"surely below the {_say_what_was_asked(metric)} that the test requires"
         case Outcome.MISSING:
-            return _missing(verdict)
+            return _describe_missing(verdict)
         case Outcome.INVALID if verdict.reason is Reason.ABOVE_LIMIT:
             side = "above" if metric.better == "higher" else "below"
             limit = "" if metric.limit is None else f" {format_value(metric.limit, metric.unit)}"
@@ -79,14 +79,14 @@ def what_happened(verdict: Verdict) -> str:
             return f"recorded as the baseline on {verdict.hardware_key}"
         case Outcome.UNJUDGED if verdict.reason is Reason.NOISY:
             moved = "" if compute_stored_change(verdict) is None else f"{_say_move(verdict)}, "
-            return f"{moved}not judged: {_unseen(verdict)}"
+            return f"{moved}not judged: {_explain_unseen(verdict)}"
         case Outcome.UNJUDGED:
             return "not judged"
         case _:
             assert_never(verdict.outcome)
 
 
-def details(verdict: Verdict, commands: VerdictCommands) -> list[str]:
+def list_details(verdict: Verdict, commands: VerdictCommands) -> list[str]:
     """Return how it is known what happened, what may have caused it, and what to do about it, a line each.
 
     Args:
@@ -97,20 +97,20 @@ def details(verdict: Verdict, commands: VerdictCommands) -> list[str]:
         case Outcome.INVALID:
             return ["the measurement is broken"] if verdict.reason is Reason.ABOVE_LIMIT else []
         case Outcome.MISSED:
-            return _interval(verdict)
+            return _format_interval(verdict)
         case Outcome.MISSING:
-            return [*_of_opinion(verdict), f"record one with: {commands.record(verdict.test)}"]
+            return [*_describe_opinion(verdict), f"record one with: {commands.record(verdict.test)}"]
         case Outcome.UNJUDGED if verdict.reason is Reason.NOISY:
-            return _measurement_lines(verdict)
+            return _describe_measurement(verdict)
         case Outcome.RECORDED | Outcome.UNJUDGED:
             return []
         case Outcome.UNDECIDED if verdict.reason is Reason.ASKED:
-            return [*_interval(verdict), *_measurement_lines(verdict)]
-    lines = [*_measurement_lines(verdict), *_by_itself(verdict)]
+            return [*_format_interval(verdict), *_describe_measurement(verdict)]
+    lines = [*_describe_measurement(verdict), *_explain_no_race(verdict)]
     if verdict.reason is Reason.CLEARED:
         lines.append(f"cleared by {format_count(verdict.launches, 'launch', 'launches')}")
     if verdict.detail:
-        lines.append(f"not raced: {_in_short(verdict.detail)}")
+        lines.append(f"not raced: {_shorten_detail(verdict.detail)}")
     if verdict.reason is Reason.CANNOT_RACE and verdict.baseline is not None:
         lines.append("the baseline has too few launches on these GPUs to decide alone")
     if verdict.expected is not None and verdict.outcome is not Outcome.SAME:
@@ -118,18 +118,18 @@ def details(verdict: Verdict, commands: VerdictCommands) -> list[str]:
         center = "" if at is None else f" at {format_value(at, verdict.metric.unit)}"
         was = "" if verdict.outcome is Outcome.EXPECTED else "it was "
         lines.append(f"{was}expected{center} until {verdict.expected.until}: {verdict.expected.reason}")
-    return [*lines, *why(verdict), *_what_to_do(verdict, commands)]
+    return [*lines, *explain_change(verdict), *_suggest_action(verdict, commands)]
 
 
 def _say_move(verdict: Verdict) -> str:
     """Return by how much a figure differs from its baseline, or from the other code if it has none."""
-    change, than, metric = compute_stored_change(verdict) or 0.0, _reference(verdict), verdict.metric
+    change, than, metric = compute_stored_change(verdict) or 0.0, _describe_reference(verdict), verdict.metric
     if verdict.outcome is Outcome.REGRESSED and verdict.code is not None and change > 0:
         change, than = verdict.code.change, verdict.against  # the machine is faster than it was when it was recorded
     return f"{change_in_words(change, metric.better, metric.unit)} than {than}"
 
 
-def _reference(verdict: Verdict) -> str:
+def _describe_reference(verdict: Verdict) -> str:
     """Return what a figure is held against."""
     if verdict.baseline is not None:
         return format_value(verdict.baseline.center, verdict.baseline.unit)
@@ -137,14 +137,14 @@ def _reference(verdict: Verdict) -> str:
     return " of ".join(filter(None, (old, verdict.against))) or "the baseline"
 
 
-def _unseen(verdict: Verdict) -> str:
+def _explain_unseen(verdict: Verdict) -> str:
     """Return why a figure is only shown."""
     if verdict.bound is None or verdict.bound <= NOISY:
         return "it depends on the host, and the baseline does not know these GPUs"
     return f"a loss below {format_percent(verdict.bound)} would not be seen"
 
 
-def _by_itself(verdict: Verdict) -> list[str]:
+def _explain_no_race(verdict: Verdict) -> list[str]:
     """Return why a verdict needed no race, or counts less; nothing for others."""
     match verdict.reason:
         case Reason.GROSS:
@@ -157,7 +157,7 @@ def _by_itself(verdict: Verdict) -> list[str]:
             return []
 
 
-def _culprit(verdict: Verdict) -> str:
+def _describe_culprit(verdict: Verdict) -> str:
     if verdict.reason is Reason.GROSS and verdict.code is None:
         return ", because of the code or this machine"
     if verdict.reason is Reason.EXACT:
@@ -171,7 +171,7 @@ def _culprit(verdict: Verdict) -> str:
     return f", because of the code{files}" if files or verdict.baseline is not None else ""
 
 
-def _why_undecided(verdict: Verdict) -> str:
+def _explain_undecided(verdict: Verdict) -> str:
     match verdict.reason:
         case Reason.BUDGET:
             return "time ran out"
@@ -183,18 +183,18 @@ def _why_undecided(verdict: Verdict) -> str:
             return "the run ended before other launches decided"
 
 
-def _missing(verdict: Verdict) -> str:
+def _describe_missing(verdict: Verdict) -> str:
     said = verdict.opinion
     if verdict.reason is Reason.STALE:
-        return f"stale baseline: {_staleness(verdict)}"
+        return f"stale baseline: {_explain_staleness(verdict)}"
     if said is not None and said.saying is Saying.BELOW:
-        return f"worse than expected ({_bounds(verdict)})"
+        return f"worse than expected ({_format_bounds(verdict)})"
     if said is not None and said.saying is Saying.ABOVE:
-        return f"better than the hardware allows ({_bounds(verdict)})"
+        return f"better than the hardware allows ({_format_bounds(verdict)})"
     return f"no baseline on {verdict.hardware_key}"
 
 
-def _measurement_lines(verdict: Verdict) -> list[str]:
+def _describe_measurement(verdict: Verdict) -> list[str]:
     """Return the record's spread, and what each arm came to."""
     lines, metric, baseline = [], verdict.metric, verdict.baseline
 
@@ -215,7 +215,7 @@ def _measurement_lines(verdict: Verdict) -> list[str]:
     return lines
 
 
-def _what_to_do(verdict: Verdict, commands: VerdictCommands) -> list[str]:
+def _suggest_action(verdict: Verdict, commands: VerdictCommands) -> list[str]:
     if verdict.outcome is Outcome.IMPROVED and verdict.code is None:
         return [f"adopt it with: {commands.record(verdict.test)}"]
     if verdict.outcome is Outcome.REGRESSED and verdict.code is not None:
@@ -228,20 +228,20 @@ def _what_to_do(verdict: Verdict, commands: VerdictCommands) -> list[str]:
     return []
 
 
-def _in_short(detail: str) -> str:
+def _shorten_detail(detail: str) -> str:
     """The first line and the last: between them may be what a process printed, whose last line says what it died of."""
     first, *others = detail.splitlines()
     return " ".join((first, *others[-1:]))
 
 
-def _of_opinion(verdict: Verdict) -> list[str]:
+def _describe_opinion(verdict: Verdict) -> list[str]:
     """Return what references or a model of the hardware say of a figure that has no record."""
     said = verdict.opinion
     if said is None:
         return []
     if said.saying is Saying.NONE:
         return [f"nothing says what it should be: {said.why}"]
-    lines = [expectation(verdict)]
+    lines = [describe_expectation(verdict)]
     if said.saying is Saying.PLAUSIBLE:
         strict = "" if verdict.reason is Reason.PLAUSIBLE else "; --strict-baselines requires a baseline"
         lines.append(f"it is plausible{strict}")
@@ -256,9 +256,9 @@ def _of_opinion(verdict: Verdict) -> list[str]:
     return lines
 
 
-def expectation(verdict: Verdict) -> str:
+def describe_expectation(verdict: Verdict) -> str:
     """Return what is expected of a figure that has no record, and by whom; empty if nothing is."""
-    said, unit, bounds = verdict.opinion, verdict.metric.unit, _bounds(verdict)
+    said, unit, bounds = verdict.opinion, verdict.metric.unit, _format_bounds(verdict)
     if said is None or said.saying is Saying.NONE:
         return ""
     if not said.source:
@@ -267,7 +267,7 @@ def expectation(verdict: Verdict) -> str:
     return f"{said.source} show {bounds}{usual}"
 
 
-def _bounds(verdict: Verdict) -> str:
+def _format_bounds(verdict: Verdict) -> str:
     said, unit = verdict.opinion, verdict.metric.unit
     if said is None:
         return ""
@@ -281,7 +281,7 @@ def _say_what_was_asked(metric: Metric) -> str:
     return format_value(metric.at_least or 0.0, metric.unit)
 
 
-def _interval(verdict: Verdict) -> list[str]:
+def _format_interval(verdict: Verdict) -> list[str]:
     """Return the bounds of a figure that its test asks something of."""
     metric = verdict.metric
     if metric.interval is None:
@@ -298,7 +298,7 @@ def _spread(baseline: MetricBaseline) -> str:
     return f"spread {format_percent(baseline.sigma_b)} over {launches} launches"
 
 
-def _staleness(verdict: Verdict) -> str:
+def _explain_staleness(verdict: Verdict) -> str:
     metric, baseline = verdict.metric, verdict.baseline
     if baseline is not None:
         if metric.unit != baseline.unit:

@@ -3,8 +3,8 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from pytest_gpuperf.baselines.differences import likeliest_first
-from pytest_gpuperf.report.explain_lines import explanation_in_words
+from pytest_gpuperf.baselines.differences import sort_by_likelihood
+from pytest_gpuperf.report.explain_lines import describe_explanation
 from pytest_gpuperf.report.units import format_bytes, format_value
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -18,16 +18,16 @@ _TEMPERATURE = 8.0  # K
 _KELVIN = 273.15
 
 
-def why(verdict: Verdict) -> list[str]:
+def explain_change(verdict: Verdict) -> list[str]:
     """Return what differs from the record of a figure that is not the same, and what explains it, a phrase each."""
     # A loss of the environment has its variables and versions in the summary, once for all figures.
     named = verdict.differs and verdict.outcome is not Outcome.ENVIRONMENT
     phrases = (
-        differing_in_words(verdict.differs) if named else "",
+        describe_differing(verdict.differs) if named else "",
         say_measured(verdict),
         say_changed(verdict.changed),
         say_chosen(verdict.chosen),
-        explanation_in_words(verdict),
+        describe_explanation(verdict),
     )
     return [phrase for phrase in phrases if phrase]
 
@@ -60,11 +60,11 @@ def say_measured(verdict: Verdict) -> str:
     return f"while it was measured: {'; '.join(told)}"
 
 
-def differing_in_words(differs: Mapping[str, tuple[str, str]]) -> str:
+def describe_differing(differs: Mapping[str, tuple[str, str]]) -> str:
     """Return the variables and versions that differ from the record, likeliest first."""
     if not differs:
         return "no version and no variable that is kept differs: look at the machine, its clocks and its neighbours"
-    changes = (f"{name} {then or 'not set'} -> {now or 'not set'}" for name, (then, now) in likeliest_first(differs))
+    changes = (f"{name} {then or 'not set'} -> {now or 'not set'}" for name, (then, now) in sort_by_likelihood(differs))
     return f"what differs: {', '.join(changes)}"
 
 
@@ -82,7 +82,7 @@ def say_chosen(chosen: Mapping[str, tuple[str, str]]) -> str:
     Args:
         chosen: Names of ``hardware.nccl_choices`` with what it was in the record and what it is now.
     """
-    told = "; ".join(f"{_name_of(name)}: {_now_and_then(then, now)}" for name, (then, now) in chosen.items())
+    told = "; ".join(f"{_name_of(name)}: {_describe_choice(then, now)}" for name, (then, now) in chosen.items())
     return f"what NCCL chose: {told}" if told else ""
 
 
@@ -91,7 +91,7 @@ def _name_of(name: str) -> str:
     return f"{operation} of {format_bytes(int(nbytes))}" if nbytes.isdecimal() else name
 
 
-def _now_and_then(then: str, now: str) -> str:
+def _describe_choice(then: str, now: str) -> str:
     """What differs alone, if both have as many parts: ``12 channels, recorded 24``."""
     old, new = then.split(", "), now.split(", ")
     if len(old) != len(new):

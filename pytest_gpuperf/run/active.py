@@ -25,6 +25,6 @@ def begin(config: pytest.Config) -> ModuleType:
     return hooks
 
 
-def hooks_of(config: pytest.Config) -> ModuleType | None:
+def find_hooks(config: pytest.Config) -> ModuleType | None:
     """Returns the hooks of the run; None if nothing has asked for the plugin."""
     return begin(config) if SESSION in config.stash else None

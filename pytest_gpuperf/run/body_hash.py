@@ -26,7 +26,7 @@ _NO_PART = "@pytest.mark.depends("  # says what figures depend on, and changes n
 _LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}  # the last two are a class's, in a body
 
 
-def body_hash(item: pytest.Function) -> str:
+def hash_body(item: pytest.Function) -> str:
     """Names the test function's source, without blank and comment lines, and the plain constants that it loads.
 
     Functions, classes and modules that it loads are not part of it: regressions are made in those. A constant counts as
@@ -48,17 +48,17 @@ def keep_body(clone: pytest.Item, *, of: pytest.Item) -> None:
 
 
 def _hash(function: Any) -> str:
-    lines = list(_code(inspect.getsource(function)))
-    lines += [f"{name} = {text}" for name, text in _constants(function)]
+    lines = list(_iterate_code(inspect.getsource(function)))
+    lines += [f"{name} = {text}" for name, text in _iterate_constants(function)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
-def _constants(function: Any) -> Iterator[tuple[str, str]]:
+def _iterate_constants(function: Any) -> Iterator[tuple[str, str]]:
     """The plain values among the globals that the function loads by name, as text, in the order of their names."""
     known: Mapping[str, object] = function.__globals__
     for name in sorted(set(_list_loaded(function.__code__)) & known.keys()):
         with suppress(_NotPlain):
-            yield name, _text(known[name], ())
+            yield name, _format_plain(known[name], ())
 
 
 def _list_loaded(code: CodeType) -> Iterator[str]:
@@ -72,7 +72,7 @@ class _NotPlain(Exception):
     """A value is no plain one, or holds one that is none."""
 
 
-def _text(value: object, within: tuple[int, ...]) -> str:
+def _format_plain(value: object, within: tuple[int, ...]) -> str:
     """A plain value as text, the same in every process.
 
     Args:
@@ -90,16 +90,18 @@ def _text(value: object, within: tuple[int, ...]) -> str:
         raise _NotPlain  # it holds itself
     kind, inside = type(value), (*within, id(value))
     if isinstance(value, enum.Enum):
-        return f"{kind.__qualname__}.{value.name}({_text(value.value, inside)})"
+        return f"{kind.__qualname__}.{value.name}({_format_plain(value.value, inside)})"
     if isinstance(value, dict):
-        pairs = sorted(f"{_text(key, inside)}: {_text(item, inside)}" for key, item in value.items())
+        pairs = sorted(f"{_format_plain(key, inside)}: {_format_plain(item, inside)}" for key, item in value.items())
         return f"{kind.__qualname__}({', '.join(pairs)})"
     if isinstance(value, (tuple, list, set, frozenset)):
-        items = [_text(item, inside) for item in value]
+        items = [_format_plain(item, inside) for item in value]
         ordered = sorted(items) if isinstance(value, (set, frozenset)) else items  # a set's order differs by process
         return f"{kind.__qualname__}({', '.join(ordered)})"
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and _is_frozen(kind):
-        members = [f"{field.name}={_text(getattr(value, field.name), inside)}" for field in dataclasses.fields(value)]
+        members = [
+            f"{field.name}={_format_plain(getattr(value, field.name), inside)}" for field in dataclasses.fields(value)
+        ]
         return f"{kind.__qualname__}({', '.join(members)})"
     raise _NotPlain
 
@@ -108,9 +110,9 @@ def _is_frozen(kind: type[Any]) -> bool:
     return bool(kind.__dataclass_params__.frozen)
 
 
-def _code(source: str) -> Iterator[str]:
+def _iterate_code(source: str) -> Iterator[str]:
     """The lines that count. Files hold hashes of them: another choice would make entries stale whose tests are not."""
-    open_ = {number for first, last in _strings(source) for number in range(first, last)}
+    open_ = {number for first, last in _iterate_strings(source) for number in range(first, last)}
     depth = 0  # of the brackets of a decorator that is no part
     for number, line in enumerate(source.split("\n"), start=1):
         if depth or line.strip().startswith(_NO_PART):
@@ -120,7 +122,7 @@ def _code(source: str) -> Iterator[str]:
             yield line if number in open_ else line.rstrip()
 
 
-def _strings(source: str) -> Iterator[tuple[int, int]]:
+def _iterate_strings(source: str) -> Iterator[tuple[int, int]]:
     """First and last line of each string; not of those that are statements, as docstrings, which change no figure."""
     tokens: list[tokenize.TokenInfo] = []
     with suppress(tokenize.TokenError, SyntaxError):  # of a lambda, what was cut from its statement

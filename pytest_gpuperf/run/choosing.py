@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from pytest_gpuperf.hardware.nccl_choices import choices_of
+from pytest_gpuperf.hardware.nccl_choices import describe_choices
 from pytest_gpuperf.hardware.nccl_log import UnknownLog
-from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.one_line import make_one_line
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 
 
@@ -37,8 +37,8 @@ class Choosing:
             logs = self._ranks.probe_nccl(item)
         # A rank may raise anything, also pytest's own exceptions.
         except (Exception, pytest.skip.Exception, pytest.fail.Exception) as error:
-            self._say(one_line(f"what NCCL chose is not known: {type(error).__name__}: {error}"))
+            self._say(make_one_line(f"what NCCL chose is not known: {type(error).__name__}: {error}"))
             return {}
         if logs and not logs[0].known:
             self._say(f"what NCCL chose is not known: {UnknownLog(logs[0].version)}")
-        return choices_of(logs)
+        return describe_choices(logs)

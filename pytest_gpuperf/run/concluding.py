@@ -10,15 +10,15 @@ import pytest
 
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.fixtures.checks import Checks
-from pytest_gpuperf.markers import scope_of
-from pytest_gpuperf.report.curves import CURVES, curve
+from pytest_gpuperf.markers import find_scope
+from pytest_gpuperf.report.curves import CURVES, make_curve
 from pytest_gpuperf.report.matrices import MATRICES, show_matrix
-from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
+from pytest_gpuperf.report.properties import make_unchecked_properties, make_verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY
-from pytest_gpuperf.report.searches import SEARCHES, table_of
+from pytest_gpuperf.report.searches import SEARCHES, make_table
 from pytest_gpuperf.report.table import rank_verdicts
 from pytest_gpuperf.report.verdict_line import VerdictCommands, describe
-from pytest_gpuperf.run.body_hash import body_hash
+from pytest_gpuperf.run.body_hash import hash_body
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import launch_of
@@ -108,9 +108,9 @@ class Concluding:
                 pytrace=False,
             )
         self.show(item, checks)
-        metrics, shown = _scope(item, checks.metrics), _scope(item, checks.shown)
+        metrics, shown = _add_scopes(item, checks.metrics), _add_scopes(item, checks.shown)
         self._launch.note(launch.identity, metrics)
-        body = body_hash(item)
+        body = hash_body(item)
         candidate = self._launch.candidate(launch.identity, body, metrics) if self._results else None
         if candidate is not None:
             item.user_properties.append((CANDIDATE_PROPERTY, json.dumps(candidate.to_json())))
@@ -119,13 +119,13 @@ class Concluding:
             return
         if self._judging is not None:
             unchecked = self._judging.list_unchecked(launch.identity, body, metrics)
-            item.user_properties += unchecked_properties(unchecked)
+            item.user_properties += make_unchecked_properties(unchecked)
         verdicts = self._judge_figures(launch.identity, body, metrics) + self._show(launch.identity, shown)
         waits = item.stash.get(WAITS, None)
         if waits is not None and any(map(waits, verdicts)):
             item.stash[VERDICTS] = verdicts
             return
-        item.user_properties += verdict_properties(verdicts)
+        item.user_properties += make_verdict_properties(verdicts)
         self._rule(verdicts)
 
     def show(self, item: pytest.Function, checks: Checks) -> None:
@@ -133,10 +133,10 @@ class Concluding:
         launch = launch_of(item)
         if launch.number == 1 and not self._smoke:  # what smoke times is noise
             test = launch.identity
-            item.user_properties += CURVES.carry(curve(test, sweep) for sweep in checks.sweeps)
+            item.user_properties += CURVES.carry(make_curve(test, sweep) for sweep in checks.sweeps)
             matrices = checks.matrices.items()
             item.user_properties += MATRICES.carry(show_matrix(test, name, one) for name, one in matrices)
-            item.user_properties += SEARCHES.carry(table_of(test, search) for search in checks.searches)
+            item.user_properties += SEARCHES.carry(make_table(test, search) for search in checks.searches)
 
     def _keep_fresh(self, item: pytest.Function, test: str, metrics: dict[str, Metric]) -> None:
         __tracebackhide__ = True
@@ -161,9 +161,9 @@ class Concluding:
             raise skip_where_it_is_defined(ruling.text)
 
 
-def _scope(item: pytest.Function, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+def _add_scopes(item: pytest.Function, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
     """Return the figures with what they depend on; those of all GPUs have no figure of a rank by itself."""
-    scopes = {name: scope_of(item, name) for name in metrics}
+    scopes = {name: find_scope(item, name) for name in metrics}
     return {
         name: replace(metric, scope=scopes[name], by_rank=() if scopes[name] == "gpus" else metric.by_rank)
         for name, metric in metrics.items()

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from pytest_gpuperf.baselines.provenance import commit_of, is_dirty, now, settings
+from pytest_gpuperf.baselines.provenance import commit_of, is_dirty, read_time, select_settings
 from pytest_gpuperf.baselines.recorded import Launch
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo
 from pytest_gpuperf.figures.metric import Metric
@@ -94,10 +94,10 @@ class CurrentLaunch:
         """What is measured from now on belongs to a launch of this number, with these versions."""
         site = self._site()
         info = LaunchInfo(
-            at=now(),
+            at=read_time(),
             commit=commit_of(self._rootpath),
             host=site.host,
-            environment={**software, **site.setup, **settings(os.environ)},
+            environment={**software, **site.setup, **select_settings(os.environ)},
             gpus=site.gpus,
             dirty=is_dirty(self._rootpath),
             nodes=site.nodes,

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import pytest
 
 from pytest_gpuperf.figures.conditions import FIT, Conditions
-from pytest_gpuperf.hardware.fitness import AtStart, conditions
+from pytest_gpuperf.hardware.fitness import AtStart, make_conditions
 from pytest_gpuperf.hardware.nccl_log import NcclLog
-from pytest_gpuperf.markers import RanksMarker, ranks_marker
+from pytest_gpuperf.markers import RanksMarker, find_ranks_marker
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.failures import LaunchError, RanksSkipped, RankTimeout
 from pytest_gpuperf.ranks.nccl_debug import LOGGED
@@ -108,7 +108,7 @@ class CurrentRanks:
             launch: the number of a perf test's launch; None for other tests.
             identity: node id, the same in each launch.
         """
-        marker = (None if world_size is None else ranks_marker(item, item.nodeid)) or RanksMarker(())
+        marker = (None if world_size is None else find_ranks_marker(item, item.nodeid)) or RanksMarker(())
         self._tests += 1
         examples = is_drawn(getattr(item, "obj", None))
         self._supply.host.retire_owned(but=str(item.path))
@@ -288,7 +288,7 @@ class CurrentRanks:
         """Ends all ranks; the next test of the launch, which goes on, has fresh ones."""
         self._supply.host.retire_all()
 
-    def failure_of(self, error: BaseException | None) -> PostMortem | None:
+    def find_failure(self, error: BaseException | None) -> PostMortem | None:
         """What is known of the run that raised this, if one did."""
         failures = [] if self.reported is None else list(self.reported.failures)
         raised = (error, *error.exceptions) if isinstance(error, BaseExceptionGroup) else (error,)
@@ -296,7 +296,7 @@ class CurrentRanks:
 
     def find_interrupted(self, error: BaseException) -> tuple[str, PostMortem] | None:
         """The test whose run this ended, and what is known of that run; None if it ended none."""
-        failure = self.failure_of(error)
+        failure = self.find_failure(error)
         return None if failure is None or self.reported is None else (self.reported.item.nodeid, failure)
 
     def _prepare_launch(self, current: CurrentTest, world_size: int, launch: int) -> None:
@@ -309,12 +309,12 @@ class CurrentRanks:
             self._supply.host.retire_all()
             if self._launch.began and self._launch.renews:
                 self._supply.host.renew()
-            software = self._software(world_size)  # if these ranks fail, the next test begins the launch
+            software = self._read_software(world_size)  # if these ranks fail, the next test begins the launch
             self._launch.begin(launch, software)
         # A process with much of a GPU's memory takes half a second to end, in which the next ones start.
         self._supply.host.retire_all(but=self._supply.spec(current, world_size), wait=False)
 
-    def _software(self, world_size: int) -> dict[str, str]:
+    def _read_software(self, world_size: int) -> dict[str, str]:
         from pytest_gpuperf.timing.software import software  # loads torch, as every perf test's module has
 
         versions: list[dict[str, str]] = self._execute(world_size, software, (), {}, software)
@@ -347,7 +347,7 @@ class CurrentRanks:
         if around is not None:
             entry, args, kwargs = around.enter(entry, args, kwargs)
         task = self._packing.pack((entry, tuple(args), kwargs), program)
-        self._warn_of_patches(current, lambda: self._packing.packages_named(entry, tuple(args), kwargs))
+        self._warn_of_patches(current, lambda: self._packing.list_packages(entry, tuple(args), kwargs))
         pool = self._supply.get(current, world_size)
         start = time.monotonic()
         try:
@@ -395,7 +395,7 @@ class CurrentRanks:
         with self._nodes.watch(gpus) as watch:
             results = self._execute(world_size, entry, args, {}, program)
         nvlinks = {gpu.uuid: gpu.nvlinks for gpu in self.machine.gpus}
-        return results, conditions(watch.seen, AtStart(nvlinks, processes, self._nodes.node_names), watch.xids)
+        return results, make_conditions(watch.seen, AtStart(nvlinks, processes, self._nodes.node_names), watch.xids)
 
     def _group_of(self, launch: int | None) -> str:
         # Communicators belong to the launch: its perf tests share them, as one program would.

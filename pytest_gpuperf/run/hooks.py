@@ -12,11 +12,11 @@ from pytest_gpuperf.fixtures.perf import Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.options import Options, is_worker, prefix, runs_tests
+from pytest_gpuperf.options import Options, add_prefix, is_worker, runs_tests
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER
-from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.properties import failure_properties, forget_properties
+from pytest_gpuperf.report.one_line import make_one_line
+from pytest_gpuperf.report.properties import forget_properties, make_failure_properties
 from pytest_gpuperf.run.active import OTHERS, SESSION
 from pytest_gpuperf.run.concluding import Ruled
 from pytest_gpuperf.run.exit_status import Ending, exit_status
@@ -37,7 +37,7 @@ from pytest_gpuperf.run.selection import (
     sort_perf_last,
     world_size,
 )
-from pytest_gpuperf.run.session import Session, this_machine
+from pytest_gpuperf.run.session import Session, make_this_machine
 
 CHECKS = pytest.StashKey[Checks]()
 FAILURE = pytest.StashKey[BaseException]()
@@ -53,7 +53,7 @@ def begin(config: pytest.Config) -> None:
     nodes: RunNodes | None = None
     try:
         nodes = config.hook.pytest_gpuperf_nodes(config=config, options=options)
-        nodes = nodes or this_machine(config, options, Machine.of(options.gpus))
+        nodes = nodes or make_this_machine(config, options, Machine.of(options.gpus))
         _require(options, nodes.machine)
         config.stash[SESSION] = session = Session.of(config, options, nodes)
     except BaseException as error:
@@ -88,7 +88,7 @@ def report_header(config: pytest.Config) -> list[str]:
     if (delays := session.options.delay_seed) is not None:
         lines.append(f"ranks are delayed at random; --delay-ranks={delays} repeats it")
     if others := config.stash.get(OTHERS, []):
-        lines += [f"another plugin or conftest.py has {name}, so ours is {prefix(name)}" for name in others]
+        lines += [f"another plugin or conftest.py has {name}, so ours is {add_prefix(name)}" for name in others]
     for of_feature in config.hook.pytest_gpuperf_header(config=config, run=session):
         lines += of_feature
     return [f"gpuperf: {line}" for line in lines if line]
@@ -157,7 +157,7 @@ def collection_finish(session: pytest.Session) -> None:
         try:
             ours.load_baselines([launch_of(item).identity for item in session.items if is_perf(item)])
         except BaselineError as error:
-            raise pytest.UsageError(one_line(str(error))) from error
+            raise pytest.UsageError(make_one_line(str(error))) from error
 
 
 def runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
@@ -244,13 +244,13 @@ def runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Tells the whole story of a run that failed: every rank, and the command that runs the test alone."""
     session = item.config.stash[SESSION]
-    failure = None if call.excinfo is None else session.ranks.failure_of(call.excinfo.value)
+    failure = None if call.excinfo is None else session.ranks.find_failure(call.excinfo.value)
     if failure is not None:
-        item.user_properties.extend(failure_properties(failure))
+        item.user_properties.extend(make_failure_properties(failure))
     report = yield
     if failure is None and call.excinfo is not None:  # pytest takes what unittest caught from the item, just now
-        failure = session.ranks.failure_of(call.excinfo.value)
-        properties = [] if failure is None else failure_properties(failure)
+        failure = session.ranks.find_failure(call.excinfo.value)
+        properties = [] if failure is None else make_failure_properties(failure)
         item.user_properties.extend(properties)
         report.user_properties.extend(properties)
     if call.when == "teardown" and FAILURE in item.stash:
@@ -258,7 +258,7 @@ def runtest_makereport(
     if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, Ruled):
         report.longrepr = str(call.excinfo.value)
     if failure is not None and report.failed:
-        report.sections += [*failure.sections, ("run this alone", session.rerun_command())]
+        report.sections += [*failure.sections, ("run this alone", session.format_rerun_command())]
     return report
 
 
@@ -268,7 +268,7 @@ def exception_interact(node: pytest.Item | pytest.Collector, call: pytest.CallIn
     if not config.getoption("usepdb", False) or call.excinfo is None:
         return
     session = config.stash[SESSION]
-    failure = session.ranks.failure_of(call.excinfo.value)
+    failure = session.ranks.find_failure(call.excinfo.value)
     if failure is not None:
         banner = iter([DEBUGGER_BANNER.format(rank=f"rank {failure.rank}") + "\n"])
         if not session.supply.host.debug(failure, lambda text: session.console.ask(next(banner, "") + text)):
@@ -282,7 +282,8 @@ def sessionfinish(session: pytest.Session) -> None:
     written = [] if ours.results is None else [ours.results.write()]
     written += session.config.hook.pytest_gpuperf_end(run=ours)
     ending = Ending(
-        slower=ours.findings.environment_lost(fails := ours.options.environment_fails) or ours.slower_as_a_whole(fails),
+        slower=ours.findings.has_environment_loss(fails := ours.options.environment_fails)
+        or ours.is_slower_overall(fails),
         undecided=ours.options.undecided_fails and ours.findings.undecided,
         unraced=ours.findings.unraced,
         results_problem=not all(written),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from pytest_gpuperf.baselines.provenance import today
+from pytest_gpuperf.baselines.provenance import read_date
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.verdicts.expectations import Expects
@@ -74,7 +74,7 @@ def judge_of(
         machine.key,
         policy,
         gpus=machine.identity,
-        today=today(),
+        today=read_date(),
         expects=expects,
         strict=strict,
         now=software,

@@ -28,17 +28,17 @@ class LauncherSkips:
         """Reports what was skipped so."""
         # A launcher has started this process, and this is a skip of another kind.
         skipped = [] if _RANK in os.environ else terminalreporter.stats.get("skipped", [])
-        if (line := skips_line(skipped)) is not None:
+        if (line := describe_skips(skipped)) is not None:
             terminalreporter.write_line(f"gpuperf: {line}")
 
 
-def skips_line(reports: Iterable[pytest.TestReport | pytest.CollectReport]) -> str | None:
+def describe_skips(reports: Iterable[pytest.TestReport | pytest.CollectReport]) -> str | None:
     """Return the line of the summary; None if nothing was skipped so.
 
     Args:
         reports: of what was skipped.
     """
-    found = list(_of_launchers(reports))
+    found = list(_yield_launcher_skips(reports))
     if not found:
         return None
     counts = Counter("module" if isinstance(report, pytest.CollectReport) else "test" for _, report in found)
@@ -52,7 +52,7 @@ def skips_line(reports: Iterable[pytest.TestReport | pytest.CollectReport]) -> s
     )
 
 
-def _of_launchers(
+def _yield_launcher_skips(
     reports: Iterable[pytest.TestReport | pytest.CollectReport],
 ) -> Iterator[tuple[str, pytest.TestReport | pytest.CollectReport]]:
     reasons: dict[str, frozenset[str]] = {}
@@ -61,12 +61,12 @@ def _of_launchers(
             continue
         file, reason = str(report.longrepr[0]), str(report.longrepr[2]).removeprefix("Skipped: ")
         if file not in reasons:
-            reasons[file] = _reasons(file)
+            reasons[file] = _read_reasons(file)
         if _WORDS.search(reason) or reason in reasons[file]:
             yield file, report
 
 
-def _reasons(file: str) -> frozenset[str]:
+def _read_reasons(file: str) -> frozenset[str]:
     """The reasons of skips in a file whose condition names what a launcher sets."""
     try:
         tree = ast.parse(Path(file).read_text())
@@ -74,7 +74,7 @@ def _reasons(file: str) -> frozenset[str]:
         return frozenset()
     known = LAUNCHER_VARIABLES | _LAUNCHERS
     for node in tree.body:  # LAUNCHED = "RANK" in os.environ
-        if isinstance(node, ast.Assign) and _names(node.value) & known:
+        if isinstance(node, ast.Assign) and _collect_names(node.value) & known:
             known |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     return frozenset(_read_conditions(tree, known))
 
@@ -85,15 +85,15 @@ def _read_conditions(tree: ast.AST, known: Set[str]) -> Iterator[str]:
             isinstance(node, ast.Call)
             and _name_call(node) in _CONDITIONAL
             and node.args
-            and _names(node.args[0]) & known
+            and _collect_names(node.args[0]) & known
         ):
-            yield from _texts(node)
-        elif isinstance(node, ast.If) and _names(node.test) & known:
+            yield from _yield_texts(node)
+        elif isinstance(node, ast.If) and _collect_names(node.test) & known:
             inner = (one for statement in node.body for one in ast.walk(statement) if isinstance(one, ast.Call))
-            yield from (text for call in inner if _name_call(call) == "skip" for text in _texts(call))
+            yield from (text for call in inner if _name_call(call) == "skip" for text in _yield_texts(call))
 
 
-def _names(node: ast.AST) -> frozenset[str]:
+def _collect_names(node: ast.AST) -> frozenset[str]:
     """Names and texts in an expression."""
     parts = list(ast.walk(node))
     texts = {one.value for one in parts if isinstance(one, ast.Constant) and isinstance(one.value, str)}
@@ -107,6 +107,6 @@ def _name_call(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def _texts(call: ast.Call) -> Iterator[str]:
+def _yield_texts(call: ast.Call) -> Iterator[str]:
     given = (*call.args, *(keyword.value for keyword in call.keywords))
     yield from (one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str))

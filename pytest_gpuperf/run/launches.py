@@ -43,13 +43,13 @@ def repeat(items: Sequence[pytest.Function], launches: int) -> list[pytest.Funct
     """The items once for each launch, launch after launch."""
     rounds = list(items)
     for number in range(2, launches + 1):
-        rounds += [again(item, number) for item in items]
+        rounds += [copy_for_launch(item, number) for item in items]
     return rounds
 
 
-def again(item: pytest.Function, number: int) -> pytest.Function:
+def copy_for_launch(item: pytest.Function, number: int) -> pytest.Function:
     """The item once more, as launch ``number`` of its test."""
-    clone = copy_item(item, f"#{number}", _fresh(item))
+    clone = copy_item(item, f"#{number}", _make_fresh_body(item))
     # Also those that it was given when it was collected: by fixture, a perf test is one without a marker in its source.
     clone.own_markers[:] = item.own_markers
     keep_body(clone, of=item)
@@ -57,7 +57,7 @@ def again(item: pytest.Function, number: int) -> pytest.Function:
     return clone
 
 
-def _fresh(item: pytest.Function) -> Any:
+def _make_fresh_body(item: pytest.Function) -> Any:
     # pytest gives each test of a class an instance of its own.
     if not isinstance(item.parent, pytest.Class):
         return item.obj

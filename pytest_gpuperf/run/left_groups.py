@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.run.rank_supply import LeakWarning
-from pytest_gpuperf.torch_internals import default_group
+from pytest_gpuperf.torch_internals import find_default_group
 
 
 class LeftGroups:
@@ -28,18 +28,18 @@ class LeftGroups:
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
         """Notes a fixture that opens the group."""
-        before = _default_group()
+        before = _find_default_group()
         try:
             return (yield)
         finally:
-            group = _default_group()
+            group = _find_default_group()
             if group is not None and group is not before and not self._knows(group):
                 self._seen, self._opener = weakref.ref(group), fixturedef
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self) -> None:
         """Notes a group that is there before the body, and that no fixture has opened: a hook of a conftest.py did."""
-        group = _default_group()
+        group = _find_default_group()
         if group is not None and not self._knows(group):
             self._seen, self._opener = weakref.ref(group), None
 
@@ -58,7 +58,7 @@ class LeftGroups:
         try:
             yield
         finally:
-            group = _default_group()
+            group = _find_default_group()
             if group is not None and not self._stays(group):
                 _destroy()
                 item.warn(
@@ -78,8 +78,8 @@ class LeftGroups:
         return self._opener is None or self._opener.cached_result is not None
 
 
-def _default_group() -> Any:
-    return default_group() if "torch.distributed.distributed_c10d" in sys.modules else None  # else it loads torch
+def _find_default_group() -> Any:
+    return find_default_group() if "torch.distributed.distributed_c10d" in sys.modules else None  # else it loads torch
 
 
 def _destroy() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from pytest_gpuperf.hardware.device import Observation, Xid
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.site import Site, site_of
+from pytest_gpuperf.hardware.site import Site, make_site
 from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.leases.leasing import Leasing
 from pytest_gpuperf.leases.lessor import Lessor
@@ -21,7 +21,7 @@ from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.node_ranks import Nodes
 from pytest_gpuperf.ranks.placement import Capacity
 from pytest_gpuperf.ranks.spec import Node
-from pytest_gpuperf.run.selection import of_machine
+from pytest_gpuperf.run.selection import make_capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class ThisMachine(LocalNode):
     @property
     def capacity(self) -> Capacity:
         """What ranks may be put on."""
-        return of_machine(self.machine)
+        return make_capacity(self.machine)
 
     def lessor(self, options: Options, tell: Callable[[str], None], leave: Callable[[], None]) -> Lessor:
         """Returns what leases this machine's GPUs and cores to tests."""
@@ -256,11 +256,11 @@ class ThisMachine(LocalNode):
         gpus = wanted.gpus[: wanted.world_size]
         if not (wanted.timed and gpus and self._binds):
             return Placement(gpus)
-        return Placement(gpus, cores=self.machine.cores_near(gpus, frozenset(os.sched_getaffinity(0))))
+        return Placement(gpus, cores=self.machine.find_cores_near(gpus, frozenset(os.sched_getaffinity(0))))
 
     def site(self) -> Site:
         """Returns this machine, and how it is set up now."""
-        return site_of(self.machine, binds=self._binds)
+        return make_site(self.machine, binds=self._binds)
 
     def watch(self, gpus: Sequence[str]) -> AbstractContextManager[Watching]:
         """Returns what observes GPUs while a block runs."""

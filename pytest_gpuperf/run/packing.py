@@ -67,12 +67,12 @@ class Packing:
         __tracebackhide__ = True
         entry, args, kwargs = call
         with _name_if_it_cannot_be_sent(program):
-            modules = self._by_value()
+            modules = self._list_by_value()
             return payload.dumps((self._stubs.before(entry), args, kwargs), by_value=modules)
 
-    def packages_named(self, program: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Set[str]:
+    def list_packages(self, program: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Set[str]:
         """Return the names of packages that a program may use itself, which was packed before."""
-        return payload.packages_named((program, args, kwargs), by_value=self._by_value())
+        return payload.list_named_packages((program, args, kwargs), by_value=self._list_by_value())
 
     def scene(self) -> Scene | None:
         """Return what a program finds of this process's state; None on a cluster, whose nodes have other files."""
@@ -80,14 +80,14 @@ class Packing:
 
     def travels(self, module: ModuleType) -> bool:
         """Whether the module travels by value."""
-        return module in self._by_value()
+        return module in self._list_by_value()
 
-    def _by_value(self) -> tuple[ModuleType, ...]:
+    def _list_by_value(self) -> tuple[ModuleType, ...]:
         count, modules = self._modules
         if count != len(sys.modules):
             modules = tuple(module for module in list(sys.modules.values()) if self._travels(module))
             self._modules = len(sys.modules), modules
-            self._stubs = _stubs(modules)
+            self._stubs = _make_stubs(modules)
             self._files = {module.__name__: file for module in modules if (file := module.__file__)}
         return modules
 
@@ -102,16 +102,16 @@ class Packing:
         package = module.__name__.partition(".")[0]
         if self._lacks is not None:
             return package != _OWN and self._lacks(package)
-        return not _importable(package)
+        return not _is_importable(package)
 
 
-def _stubs(by_value: tuple[ModuleType, ...]) -> Stubs:
+def _make_stubs(by_value: tuple[ModuleType, ...]) -> Stubs:
     contents: dict[str, dict[str, Any]] = {}
     absent: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
         if not _is_put_in_by_hand(name, module):
             continue
-        values = {key: value for key, value in _namespace(module).items() if not isinstance(value, ModuleType)}
+        values = {key: value for key, value in _read_namespace(module).items() if not isinstance(value, ModuleType)}
         try:
             if not isinstance(module, ModuleType):
                 raise TypeError(f"it is a {type(module).__qualname__}")
@@ -130,14 +130,14 @@ def _is_put_in_by_hand(name: str, module: object) -> bool:
         return False
     if package.startswith("__") or is_shared_by_cython(package):
         return False
-    return package not in sys.stdlib_module_names and not _importable(package)
+    return package not in sys.stdlib_module_names and not _is_importable(package)
 
 
-def _namespace(module: object) -> dict[str, Any]:
+def _read_namespace(module: object) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if not name.startswith("__")}
 
 
-def _importable(package: str) -> bool:
+def _is_importable(package: str) -> bool:
     # By whatever finder, since editable installs bring their own; importlib.util.find_spec would be content
     # with what is in sys.modules. pytest's finder rewrites assertions and asks the others.
     finders = [finder for finder in sys.meta_path if not rewrites_assertions(finder)]

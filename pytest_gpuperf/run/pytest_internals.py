@@ -94,7 +94,7 @@ def copy_item(item: pytest.Function, suffix: str, body: Any) -> pytest.Function:
     return copy
 
 
-def parameter(item: pytest.Item, name: str) -> Any:
+def find_parameter(item: pytest.Item, name: str) -> Any:
     """The item's value of a parameter, or of an indirect one's fixture; None without.
 
     Publicly, only a fixture's ``request.param`` has it, once the test is set up.
@@ -103,7 +103,7 @@ def parameter(item: pytest.Item, name: str) -> Any:
     return None if callspec is None else callspec.params.get(name)
 
 
-def fixture_definitions(node: pytest.Item, fixture: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+def yield_definitions(node: pytest.Item, fixture: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Each definition of the fixture that the node sees: its module and its arguments, the one that it gets first.
 
     Publicly, a test's fixtures have names alone, which do not tell whose they are.
@@ -113,7 +113,7 @@ def fixture_definitions(node: pytest.Item, fixture: str) -> Iterator[tuple[str, 
         yield definition.func.__module__, definition.argnames
 
 
-def arguments(item: pytest.Function) -> tuple[str, ...]:
+def list_arguments(item: pytest.Function) -> tuple[str, ...]:
     """The names of the arguments with which pytest calls the test; publicly, only all its fixtures are known."""
     return tuple(item._fixtureinfo.argnames)
 

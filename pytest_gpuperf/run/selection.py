@@ -10,13 +10,13 @@ from typing import TypeGuard
 import pytest
 
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.markers import ALL, RanksMarker, ranks_marker
+from pytest_gpuperf.markers import ALL, RanksMarker, find_ranks_marker
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.placement import Capacity, NoPlaceError, deal
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
-from pytest_gpuperf.run.body_hash import body_hash
+from pytest_gpuperf.run.body_hash import hash_body
 from pytest_gpuperf.run.launches import launch_of, repeat
-from pytest_gpuperf.run.pytest_internals import fixture_definitions, is_of_unittest, is_skipped, parameter
+from pytest_gpuperf.run.pytest_internals import find_parameter, is_of_unittest, is_skipped, yield_definitions
 
 WORLD_PARAM = "ranks"  # the fixture that the marker parametrizes
 PLUGIN = "pytest_gpuperf.plugin"  # where the fixtures are
@@ -34,10 +34,10 @@ def parametrize(metafunc: pytest.Metafunc, gpus: int, nodes: int = 1, *, largest
         largest: whether the run has only the largest world of each test.
     """
     nodeid = metafunc.definition.nodeid
-    if foreign(metafunc.definition, WORLD_PARAM):
+    if is_foreign(metafunc.definition, WORLD_PARAM):
         return
     try:
-        marker = ranks_marker(metafunc.definition, nodeid)
+        marker = find_ranks_marker(metafunc.definition, nodeid)
     except ValueError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None  # else pytest tells it twice
     if WORLD_PARAM not in metafunc.fixturenames:
@@ -53,7 +53,7 @@ def parametrize(metafunc: pytest.Metafunc, gpus: int, nodes: int = 1, *, largest
             f"{nodeid}: the test uses ranks and does not say how many: mark it, for example, @pytest.mark.ranks(2)",
             pytrace=False,
         )
-    sizes = marker.sizes_on(gpus, nodes, largest=largest)
+    sizes = marker.choose_sizes(gpus, nodes, largest=largest)
     metafunc.parametrize(
         WORLD_PARAM,
         sizes,
@@ -65,7 +65,7 @@ def parametrize(metafunc: pytest.Metafunc, gpus: int, nodes: int = 1, *, largest
 
 def uses(node: pytest.Item, fixture: str) -> bool:
     """Whether a test has this plugin's fixture, and not another of its name that knows nothing of it."""
-    for module, arguments in fixture_definitions(node, fixture):
+    for module, arguments in yield_definitions(node, fixture):
         if module == PLUGIN:
             return True
         if fixture not in arguments:
@@ -73,7 +73,7 @@ def uses(node: pytest.Item, fixture: str) -> bool:
     return False
 
 
-def foreign(node: pytest.Item, fixture: str) -> bool:
+def is_foreign(node: pytest.Item, fixture: str) -> bool:
     """Whether a test has a fixture or a parameter of this name that is not this plugin's."""
     return fixture in getattr(node, "fixturenames", ()) and not uses(node, fixture)
 
@@ -83,13 +83,13 @@ def lacks_variants(item: pytest.Item) -> bool:
     if not is_of_unittest(item) or is_skipped(item):
         return False
     marks = [*item.own_markers, *(item.parent.own_markers if item.parent is not None else ())]
-    marked = any(mark.name == "ranks" for mark in marks) and not foreign(item, WORLD_PARAM)
+    marked = any(mark.name == "ranks" for mark in marks) and not is_foreign(item, WORLD_PARAM)
     return marked or uses(item, WORLD_PARAM)
 
 
 def world_size(item: pytest.Item) -> int | None:
     """The item's world size; None if it uses no ranks."""
-    return parameter(item, WORLD_PARAM) if uses(item, WORLD_PARAM) else None
+    return find_parameter(item, WORLD_PARAM) if uses(item, WORLD_PARAM) else None
 
 
 def mark_items(item: pytest.Item) -> None:
@@ -102,12 +102,12 @@ def mark_items(item: pytest.Item) -> None:
 
 def is_perf(item: pytest.Item) -> bool:
     """Whether the item is a perf test; one with a perf fixture of somebody else's is not."""
-    return item.get_closest_marker("perf") is not None and not foreign(item, "perf")
+    return item.get_closest_marker("perf") is not None and not is_foreign(item, "perf")
 
 
 def sort_perf_last(items: list[pytest.Item]) -> None:
     """Puts perf tests last in place, as ``arrange`` will; other plugins deselect by that order."""
-    items.sort(key=lambda item: (1, *_processes(item)) if is_perf_function(item) else (0,))
+    items.sort(key=lambda item: (1, *_make_process_key(item)) if is_perf_function(item) else (0,))
 
 
 def arrange(
@@ -132,9 +132,9 @@ def arrange(
         on_cpus: whether perf tests measure CPUs, too.
         launches: how often each perf test runs.
     """
-    capacity = capacity or of_machine(machine)
+    capacity = capacity or make_capacity(machine)
     for item in items:
-        reason = reason_to_skip(item, capacity, unmeasured=not (on_cpus or options.smoke))
+        reason = find_skip_reason(item, capacity, unmeasured=not (on_cpus or options.smoke))
         if reason is not None and options.require_gpus:
             item.stash[LACKS] = reason
         elif reason is not None:
@@ -144,7 +144,7 @@ def arrange(
     rest = [item for item in items if item not in last]
     if shared and machine.gpus:
         rest.sort(key=lambda item: world_size(item) or 0)
-    perf.sort(key=_processes)
+    perf.sort(key=_make_process_key)
     measured = [item for item in perf if _runs(item)]
     skipped = [item for item in perf if not _runs(item)]
     again = repeat(measured, launches)
@@ -153,51 +153,51 @@ def arrange(
     items[:] = [*rest, *skipped, *again]
 
 
-def in_launches(items: list[pytest.Item]) -> None:
+def sort_by_launch(items: list[pytest.Item]) -> None:
     """Puts what a recording measures last, launch after launch: what ordered it otherwise split launches in many.
 
     Args:
         items: what is going to run; changed in place. Within a launch, tests of the same processes keep their order.
     """
     measured = set(_select_measured(items))
-    items.sort(key=lambda item: (launch_of(item).number, *_processes(item)) if item in measured else (0,))
+    items.sort(key=lambda item: (launch_of(item).number, *_make_process_key(item)) if item in measured else (0,))
 
 
-def _processes(item: pytest.Item) -> tuple[int, tuple[tuple[str, str], ...], bool]:
+def _make_process_key(item: pytest.Item) -> tuple[int, tuple[tuple[str, str], ...], bool]:
     """What a launch's processes depend on, to be sorted by: so the launch starts them as seldom as can be.
 
     Tests with processes of their own come behind those that share some, which would else start again after them.
     """
-    marker = ranks_marker(item, item.nodeid)
+    marker = find_ranks_marker(item, item.nodeid)
     size = world_size(item) or 0
     return (size, (), False) if marker is None else (size, marker.env, marker.own_processes)
 
 
-def of_machine(machine: Machine) -> Capacity:
+def make_capacity(machine: Machine) -> Capacity:
     """What this machine alone may have ranks on."""
     return Capacity((len(machine.gpus) or os.cpu_count() or 1,), gpus=bool(machine.gpus), clustered=False)
 
 
-def reason_to_skip(item: pytest.Item, capacity: Capacity, *, unmeasured: bool) -> str | None:
+def find_skip_reason(item: pytest.Item, capacity: Capacity, *, unmeasured: bool) -> str | None:
     """Why the item cannot run here, for example as a perf test that is not measured on CPUs; None if it can."""
     size = world_size(item)
     if size is None:
         return None
-    marker = ranks_marker(item, item.nodeid)
+    marker = find_ranks_marker(item, item.nodeid)
     if not capacity.gpus and is_perf(item) and unmeasured:
         return (
             "perf tests measure GPUs and none are in use: pass --gpus N, --against REF to race two commits on CPUs, or "
             "--smoke to try each body unjudged"
         )
-    return device_reason(marker, size, capacity)
+    return find_device_reason(marker, size, capacity)
 
 
-def device_reason(marker: RanksMarker | None, size: int, capacity: Capacity) -> str | None:
+def find_device_reason(marker: RanksMarker | None, size: int, capacity: Capacity) -> str | None:
     """Why a test of so many ranks cannot run on what there is; None if it can."""
     device = None if marker is None else marker.device
     if device == "cuda" and not capacity.gpus:
         return "the test needs GPUs (device='cuda') and none are in use: add --gpus N"
-    nodes, per_node = (None, None) if marker is None else (marker.nodes_of(capacity.nodes), marker.per_node)
+    nodes, per_node = (None, None) if marker is None else (marker.count_nodes(capacity.nodes), marker.per_node)
     if marker is not None and marker.nodes == ALL and not capacity.clustered:
         return "needs the nodes of a cluster, and the run has this machine alone: pass --cluster"
     try:
@@ -219,7 +219,7 @@ def measures(items: Sequence[pytest.Item]) -> bool:
 
 def list_planned(items: Sequence[pytest.Item]) -> dict[str, str]:
     """The perf tests that are going to run, by node id, with the hashes of their bodies."""
-    return {launch_of(item).identity: body_of(item) for item in _select_measured(items)}
+    return {launch_of(item).identity: hash_test_body(item) for item in _select_measured(items)}
 
 
 def keep_bodies(items: Sequence[pytest.Item]) -> None:
@@ -235,10 +235,10 @@ def drop_measured(items: list[pytest.Item], done: Container[tuple[str, int]]) ->
     return dropped
 
 
-def body_of(item: pytest.Function) -> str:
+def hash_test_body(item: pytest.Function) -> str:
     """The hash of the test's body; empty if its source cannot be read."""
     try:
-        return body_hash(item)
+        return hash_body(item)
     except (OSError, TypeError):  # no source to be found: the test's own failure, when it is judged
         return ""
 

@@ -10,7 +10,7 @@ from typing import Self
 
 import pytest
 
-from pytest_gpuperf.baselines.storage import Storage, storage_at
+from pytest_gpuperf.baselines.storage import Storage, make_storage
 from pytest_gpuperf.fixtures.checks import Checks
 from pytest_gpuperf.fixtures.perf import Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
@@ -97,7 +97,7 @@ class Session:
         """
         console, root, machine = Console(config), config.rootpath, nodes.machine
         judged: Judged | None = config.hook.pytest_gpuperf_judges(config=config, options=options, machine=machine)
-        commands = _commands(config, options, nodes)
+        commands = _make_commands(config, options, nodes)
         host = Pools(
             nodes,
             grace=options.grace,
@@ -107,7 +107,7 @@ class Session:
         )
         leasing = nodes.lessor(options, console.print_line, host.retire_all)
         packing = Packing(root, nodes.lacks)
-        storage = storage_at(options.baselines)
+        storage = make_storage(options.baselines)
         launch = _launch(config, options, nodes, on_cpus=judged is not None and judged.on_cpus)
         judge = _judge(config, options, launch, machine) if judged is None else None
         judging = judge if judged is None else judged.by
@@ -149,8 +149,10 @@ class Session:
             ),
             seen=seen,
             findings=Findings(kinds),
-            results=_results(options, machine, kinds) if reports and gathers else None,
-            journal=_journal(options.results, config, machine) if reports and options.results is not None else None,
+            results=_make_results(options, machine, kinds) if reports and gathers else None,
+            journal=_make_journal(options.results, config, machine)
+            if reports and options.results is not None
+            else None,
             choosing=Choosing(ranks, console.print_line),
             launches=1 if judged is None else judged.launches,
             reads_baselines=judge is not None if judged is None else judged.reads,
@@ -173,7 +175,7 @@ class Session:
             Summary(self.summary.lines, self.findings, self.commands, smoke=self.options.smoke), "gpuperf-summary"
         )
         plugins.register(Interrupted(self.console, self.ranks.find_interrupted), "gpuperf-interrupted")
-        plugins.register(Progress(self.console, self.launches, _measuring), "gpuperf-progress")
+        plugins.register(Progress(self.console, self.launches, _list_measuring), "gpuperf-progress")
         plugins.register(LauncherSkips(), "gpuperf-launcher-skips")
         reported = Reported(self.summary.lines, self.findings, self.commands, config.rootpath)
         config.hook.pytest_gpuperf_reports(config=config, reported=reported)
@@ -200,7 +202,7 @@ class Session:
         """What ranks may be put on."""
         return self.nodes.capacity
 
-    def slower_as_a_whole(self, fails: bool | None) -> bool:
+    def is_slower_overall(self, fails: bool | None) -> bool:
         """Whether all figures of this process are slower alike, in two launches, so that the run fails.
 
         Args:
@@ -214,7 +216,7 @@ class Session:
         """The object that a perf test holds, with what the user asked for."""
         return Perf(self.ranks, ranks, checks, Sampling(smoke=self.options.smoke))
 
-    def rerun_command(self) -> str:
+    def format_rerun_command(self) -> str:
         """The command that runs the test that began last alone."""
         reported = self.ranks.reported
         assert reported is not None
@@ -226,7 +228,7 @@ class Session:
         self.supply.close()
 
 
-def this_machine(
+def make_this_machine(
     config: pytest.Config, options: Options, machine: Machine, *, first: Sequence[str] = ()
 ) -> ThisMachine:
     """Returns this machine as the only node of a run; starts nothing.
@@ -240,11 +242,11 @@ def this_machine(
     return ThisMachine(
         machine,
         options,
-        ForkserverClient((*first, *PRELOAD), if_used(config, len(machine.gpus)), options.hash_seed),
+        ForkserverClient((*first, *PRELOAD), merge_preloads(config, len(machine.gpus)), options.hash_seed),
     )
 
 
-def if_used(config: pytest.Config, gpus: int) -> dict[str, str]:
+def merge_preloads(config: pytest.Config, gpus: int) -> dict[str, str]:
     """Modules that ranks shall find loaded, by the module whose import by a test asks for them.
 
     Args:
@@ -257,7 +259,7 @@ def if_used(config: pytest.Config, gpus: int) -> dict[str, str]:
     return merged
 
 
-def _commands(config: pytest.Config, options: Options, nodes: RunNodes) -> Commands:
+def _make_commands(config: pytest.Config, options: Options, nodes: RunNodes) -> Commands:
     build: str | None = config.hook.pytest_gpuperf_bisects(config=config, nodes=nodes)
     return Commands(
         config.rootpath,
@@ -291,21 +293,21 @@ def _judge(config: pytest.Config, options: Options, launch: CurrentLaunch, machi
     return judge_of(machine, options.policy, lambda: launch.software, expects, strict=options.strict_baselines)
 
 
-def _results(options: Options, machine: Machine, kinds: Sequence[Shown]) -> ResultsFile:
-    topology = functools.partial(_topology, machine)
+def _make_results(options: Options, machine: Machine, kinds: Sequence[Shown]) -> ResultsFile:
+    topology = functools.partial(_read_topology, machine)
     return ResultsFile(options.results, machine.key, machine.match, topology, kinds=kinds, smoke=options.smoke)
 
 
-def _journal(path: Path, config: pytest.Config, machine: Machine) -> RunJournal:
+def _make_journal(path: Path, config: pytest.Config, machine: Machine) -> RunJournal:
     return RunJournal(path, Head(machine.key, machine.match, len(machine.gpus), str(config.rootpath)))
 
 
-def _topology(machine: Machine) -> Topology | None:
+def _read_topology(machine: Machine) -> Topology | None:
     """How all GPUs of the machine reach one another; None if there are none."""
     seen = machine.devices.inspect() if machine.gpus else None
     return Topology.of(seen) if seen is not None and seen.gpus else None
 
 
-def _measuring(items: Sequence[pytest.Item]) -> Mapping[str, Measuring]:
+def _list_measuring(items: Sequence[pytest.Item]) -> Mapping[str, Measuring]:
     launches = {item.nodeid: launch_of(item) for item in items if measures([item])}
     return {nodeid: Measuring(launch.identity, launch.number) for nodeid, launch in launches.items()}

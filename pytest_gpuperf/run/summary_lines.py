@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Sequence
 
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.report.commands import Commands
-from pytest_gpuperf.report.explain_lines import explanation_lines
-from pytest_gpuperf.report.missing_lines import missing_lines
-from pytest_gpuperf.report.recording_lines import gone_lines
-from pytest_gpuperf.report.run_lines import opinion_lines, run_lines, run_policy_lines
-from pytest_gpuperf.report.undecided_lines import noisy_lines, undecided_lines
+from pytest_gpuperf.report.explain_lines import summarize_explanations
+from pytest_gpuperf.report.missing_lines import describe_missing
+from pytest_gpuperf.report.recording_lines import describe_gone
+from pytest_gpuperf.report.run_lines import describe_opinions, run_lines, run_policy_lines
+from pytest_gpuperf.report.undecided_lines import describe_noisy, describe_undecided
 from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -42,13 +42,19 @@ class SummaryLines:
 
     def lines(self, verdicts: Sequence[Verdict]) -> list[str]:
         """What the summary says of a run as a whole that came to these verdicts."""
-        gone = [*self._nodes(), *gone_lines(self._seen.list_gone(self.stored), self._where)]
+        gone = [*self._nodes(), *describe_gone(self._seen.list_gone(self.stored), self._where)]
         shift = None if self._judging is None else self._judging.shift
         found = self._of_features()
         policy = run_policy_lines(self._options.policy, verdicts)
         github = os.environ.get("GITHUB_ACTIONS") == "true"
-        missing = missing_lines(verdicts, self._commands.record_all, on_github=github)
-        undecided = undecided_lines(verdicts, fails=self._options.undecided_fails)
-        of_run = [*opinion_lines(verdicts), *run_lines(shift, verdicts), *found, *undecided, *noisy_lines(verdicts)]
+        missing = describe_missing(verdicts, self._commands.record_all, on_github=github)
+        undecided = describe_undecided(verdicts, fails=self._options.undecided_fails)
+        of_run = [
+            *describe_opinions(verdicts),
+            *run_lines(shift, verdicts),
+            *found,
+            *undecided,
+            *describe_noisy(verdicts),
+        ]
         lines = [*gone, *policy, *missing, *of_run]
-        return [*lines, *explanation_lines(verdicts)]
+        return [*lines, *summarize_explanations(verdicts)]

@@ -123,7 +123,7 @@ class CudaEventClock:
         """Whether the device, in many samples, was done as soon as the host had launched the last of their work.
 
         That is so if the gate opened too early, and what was left to do then was next to nothing. Up to half of such
-        samples do not count: see ``punctual``.
+        samples do not count: see ``list_punctual``.
         """
         return self._late > LATE_SHARE * self._samples
 
@@ -143,7 +143,7 @@ class CudaEventClock:
             reset()
         torch.cuda.synchronize()
         began = time.perf_counter()
-        cycles = self._gate.cycles(steps)
+        cycles = self._gate.compute_cycles(steps)
         shut.record()
         hold_stream(cycles)
         opened.record()
@@ -160,7 +160,7 @@ class CudaEventClock:
         end.synchronize()
         seconds = float(start.elapsed_time(end)) / 1e3
         waited = time.perf_counter() - launched
-        self.left = _beyond()
+        self.left = _measure_left()
         held = shut.elapsed_time(opened) / 1e3
         self._gate.note_sample(steps, cycles=cycles, held=held, before=ready - began, seconds=launched - ready)
         self._samples += 1
@@ -169,7 +169,7 @@ class CudaEventClock:
         return seconds
 
 
-def _beyond() -> float:
+def _measure_left() -> float:
     """Seconds until all streams have ended, beyond what the host takes to wait for nothing."""
     left = _synchronize()
     if left > LEAST_LEFT_SECONDS:  # on a virtual machine to wait for nothing can take as long
@@ -184,12 +184,12 @@ def _synchronize() -> float:
     return time.perf_counter() - start
 
 
-def clock_for(device: torch.device, sampling: Sampling) -> Clock:
+def choose_clock(device: torch.device, sampling: Sampling) -> Clock:
     """The clock that tells the truth about work on this device; only GPUs have a cache that it can empty."""
     return CudaEventClock(device, cold=sampling.cold) if device.type == "cuda" else HostClock()
 
 
-def punctual(late: Sequence[float]) -> list[int]:
+def list_punctual(late: Sequence[float]) -> list[int]:
     """Return the places of the samples that count: those that no rank's host was late for.
 
     A thread beside the program, such as NCCL's watchdog, can hold up a host for 15 ms, once in ten samples of short
@@ -202,7 +202,7 @@ def punctual(late: Sequence[float]) -> list[int]:
     return kept if len(late) - len(kept) <= LATE_SHARE * len(late) else list(range(len(late)))
 
 
-def slowest(seconds: Sequence[float], device: torch.device) -> list[float]:
+def find_slowest(seconds: Sequence[float], device: torch.device) -> list[float]:
     """The largest of all ranks' values at each place, known to all of them."""
     values = torch.tensor(seconds, dtype=torch.float64, device=device)
     dist.all_reduce(values, op=dist.ReduceOp.MAX)

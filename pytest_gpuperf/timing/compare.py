@@ -10,13 +10,13 @@ import torch
 
 from pytest_gpuperf.figures.comparison import block_ratios
 from pytest_gpuperf.figures.timing import RankSamples
-from pytest_gpuperf.timing.clock import clock_for
+from pytest_gpuperf.timing.clock import choose_clock
 from pytest_gpuperf.timing.interleaving import interleave
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
 from pytest_gpuperf.timing.verification import Verification, Verify
-from pytest_gpuperf.torch_internals import leaves
+from pytest_gpuperf.torch_internals import list_leaves
 
 if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
@@ -48,10 +48,10 @@ def compare(
     steps = prepare(context, baseline, kwargs), prepare(context, optimized, kwargs)
     looks = [Verification.of(verify, context, program) for program in (baseline, optimized)]
     _compare_outputs(
-        _first_output(steps[0], baseline, looks[0]), _first_output(steps[1], optimized, looks[1]), tolerance
+        _take_first_output(steps[0], baseline, looks[0]), _take_first_output(steps[1], optimized, looks[1]), tolerance
     )
     arms = [
-        Timed(context, clock_for(context.device, sampling), step, sampling, look, taken=1, warm=warm or index > 0)
+        Timed(context, choose_clock(context.device, sampling), step, sampling, look, taken=1, warm=warm or index > 0)
         for index, (step, look) in enumerate(zip(steps, looks, strict=True))
     ]
     for arm in arms:
@@ -63,7 +63,7 @@ def compare(
     return found
 
 
-def _first_output(step: Step, program: Callable[..., Any], look: Verification | None) -> list[torch.Tensor]:
+def _take_first_output(step: Step, program: Callable[..., Any], look: Verification | None) -> list[torch.Tensor]:
     # Cloned: the step may give back a buffer that the other arm, or its own next call, writes to.
     reset = reset_of(step)
     if reset is not None:
@@ -71,7 +71,7 @@ def _first_output(step: Step, program: Callable[..., Any], look: Verification | 
     output = step()
     if look is not None:
         look(output, 1)
-    tensors = [leaf.detach().clone() for leaf in leaves(output) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf.detach().clone() for leaf in list_leaves(output) if isinstance(leaf, torch.Tensor)]
     if not tensors:
         name = getattr(program, "__qualname__", repr(program))
         raise TypeError(

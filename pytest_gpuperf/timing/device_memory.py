@@ -25,7 +25,7 @@ def release_memory(device: torch.device) -> None:
         free_pinned_memory()
 
 
-def held_bytes(device: torch.device) -> int:
+def count_held_bytes(device: torch.device) -> int:
     """Bytes of the device's memory that tensors hold now; 0 on CPUs.
 
     NCCL lets go of an earlier program's tensors in the next collective only, if nobody waited for the operation
@@ -46,10 +46,10 @@ def own_peak(peak: int | None, before: int, device: torch.device) -> int | None:
         return peak
     release_memory(device)
     # What was given back meanwhile may not have been there at the peak.
-    return peak - min(before, held_bytes(device))
+    return peak - min(before, count_held_bytes(device))
 
 
-def pinned_peak() -> int:
+def read_pinned_peak() -> int:
     """Returns the most bytes of pinned host memory that torch has held since the peak was reset, in use or cached.
 
     Torch 2.11 counts the bytes in use wrongly: many that are freed stay counted (pytorch/pytorch#182404). Blocks are

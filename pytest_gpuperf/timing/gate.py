@@ -37,11 +37,11 @@ class Gate:
         if self.waits and self._samples % LOOK_EVERY:
             return MIN_SECONDS
         # What was taken off for a gate may have been the host's own time.
-        on_host = _longest(self._before) + _longest(self._step_seconds) * steps + self.waits * MIN_SECONDS
+        on_host = _find_longest(self._before) + _find_longest(self._step_seconds) * steps + self.waits * MIN_SECONDS
         margin = LOOK_MARGIN if self.waits else MARGIN
         return min(MAX_SECONDS, max(MIN_SECONDS, margin * on_host))
 
-    def cycles(self, steps: int) -> int:
+    def compute_cycles(self, steps: int) -> int:
         """Return the length of the next gate in clock cycles, which its kernel counts."""
         return int(self.seconds(steps) * (self._cycles_per_second or CYCLES_PER_SECOND))
 
@@ -67,12 +67,12 @@ class Gate:
         self._held.append((held, before + seconds))
         self._samples += 1
         ahead = before + seconds < held  # all was enqueued while the gate was shut
-        self.waits = not ahead and (self.waits or self._always_outlasted())
+        self.waits = not ahead and (self.waits or self._is_always_outlasted())
         own = max(0.0, seconds - held) if self.waits else seconds
         self._step_seconds.append(own / steps)
         self._cycles_per_second = max(self._cycles_per_second, cycles / held)
 
-    def _always_outlasted(self) -> bool:
+    def _is_always_outlasted(self) -> bool:
         """Whether the host is done the same time after each gate, however long that was."""
         held = [gate for gate, _ in self._held]
         after = [launched - gate for gate, launched in self._held]
@@ -81,7 +81,7 @@ class Gate:
         return known and min(after) >= 0 and max(after) - min(after) <= ALIKE * differ
 
 
-def _longest(seconds: deque[float]) -> float:
+def _find_longest(seconds: deque[float]) -> float:
     """The longest but one; of two and fewer the longest, of none 0."""
     ranked = sorted(seconds, reverse=True)
     return ranked[1] if len(ranked) > 2 else max(ranked, default=0.0)

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import torch
 
-from pytest_gpuperf.figures.precision import relative_halfwidth
-from pytest_gpuperf.timing.clock import punctual, slowest
+from pytest_gpuperf.figures.precision import compute_halfwidth
+from pytest_gpuperf.timing.clock import find_slowest, list_punctual
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import BATCH, MIN_SAMPLES
 
@@ -25,7 +25,7 @@ def interleave(arms: Sequence[Timed], ratios: Ratios, precision: float, device: 
 
     A drift over a block weighs on all arms alike. Blocks are added until the median of ``ratios`` is as precise as
     asked for, an arm has as many samples as its plan affords, or the first one's budget is spent. All ranks stop
-    together. A block in which a sample waited for a host does not count: see ``punctual``.
+    together. A block in which a sample waited for a host does not count: see ``list_punctual``.
     """
     most = max(1, min(arm.plan.samples for arm in arms) // 2)
     budget, began = arms[0].budget, time.perf_counter()
@@ -42,11 +42,11 @@ def interleave(arms: Sequence[Timed], ratios: Ratios, precision: float, device: 
             for index in (*there, *reversed(there)):
                 seconds[index].append(arms[index].sample())
                 mine[block] = max(mine[block], float(arms[index].late))
-        found += ratios([slowest(arm[2 * before :], device) for arm in seconds])
-        *told, lasted = slowest([*mine, time.perf_counter() - began], device)
+        found += ratios([find_slowest(arm[2 * before :], device) for arm in seconds])
+        *told, lasted = find_slowest([*mine, time.perf_counter() - began], device)
         late += told
-        kept = punctual(late)
-        if relative_halfwidth([found[block] for block in kept]) <= precision:
+        kept = list_punctual(late)
+        if compute_halfwidth([found[block] for block in kept]) <= precision:
             break
         if lasted >= budget and len(kept) >= MIN_BLOCKS:
             break

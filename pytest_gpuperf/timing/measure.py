@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuperf.figures.precision import relative_halfwidth
+from pytest_gpuperf.figures.precision import compute_halfwidth
 from pytest_gpuperf.figures.timing import RankSamples
-from pytest_gpuperf.timing.clock import LEAST_LEFT_SECONDS, LEFT_SHARE, Clock, clock_for, punctual, slowest
+from pytest_gpuperf.timing.clock import LEAST_LEFT_SECONDS, LEFT_SHARE, Clock, choose_clock, find_slowest, list_punctual
 from pytest_gpuperf.timing.sampling import (
     BATCH,
     LONGEST_WARMUP_SECONDS,
@@ -57,11 +57,11 @@ def measure(
     warm: bool = False,
 ) -> RankSamples:
     """Times the step that the program prepares; entry function of a run. Another step may have left the device warm."""
-    clock = clock_for(context.device, sampling)
+    clock = choose_clock(context.device, sampling)
     verification = Verification.of(verify, context, program)
     timed = Timed(context, clock, prepare(context, program, kwargs), sampling, verification, warm=warm)
     timed.warm_up()
-    samples = timed.samples(timed.until_precise())
+    samples = timed.samples(timed.sample_until_precise())
     timed.verify()
     return samples
 
@@ -125,7 +125,7 @@ class Timed:
     def warm_up(self) -> None:
         """Runs the step in the form in which it is timed: the plan's steps, then until it is steady; 0.25 s at most.
 
-        Its last samples are then those of a steady step, so ``until_precise`` goes on from them.
+        Its last samples are then those of a steady step, so ``sample_until_precise`` goes on from them.
         """
         if self._warm and not self._graph:
             # Not by the clock, whose gate would learn from a step that only waits at first.
@@ -157,7 +157,7 @@ class Timed:
         for _ in range(self.plan.settling_batches):
             after_began = time.perf_counter()
             after, lasted = self._batch(WARMUP_BATCH, began)
-            if before.seconds and _alike(before, after):
+            if before.seconds and _is_steady(before, after):
                 self._settled, self._settled_in = before + after, time.perf_counter() - before_began
                 return
             if lasted >= LONGEST_WARMUP_SECONDS:
@@ -176,15 +176,15 @@ class Timed:
         """Whether the last sample waited for this rank's host."""
         return self._clock.late
 
-    def until_precise(self) -> list[float]:
+    def sample_until_precise(self) -> list[float]:
         """Samples until the median of the slowest rank's is precise enough, or there are as many as were planned.
 
-        Samples that waited for a host do not count: see ``punctual``.
+        Samples that waited for a host do not count: see ``list_punctual``.
         """
-        taken, lasted = self._settled, slowest([self._settled_in], self._device)[0]
+        taken, lasted = self._settled, find_slowest([self._settled_in], self._device)[0]
         began = time.perf_counter() - self._settled_in
-        while len(kept := punctual(taken.late)) < self.plan.samples:
-            if relative_halfwidth([taken.of_slowest[place] for place in kept]) <= self._precision:
+        while len(kept := list_punctual(taken.late)) < self.plan.samples:
+            if compute_halfwidth([taken.of_slowest[place] for place in kept]) <= self._precision:
                 break
             if lasted >= self.budget and len(kept) >= MIN_SAMPLES:
                 break
@@ -231,7 +231,7 @@ class Timed:
         # since a host that is held up right after a sample takes itself for a device that goes on.
         mine = [statistics.median(of_samples) for of_samples in zip(*self._left, strict=True)]
         # All ranks decide together: one that raised alone would leave the others in their next collective.
-        seen, left = slowest(mine, self._device)
+        seen, left = find_slowest(mine, self._device)
         if left <= max(LEAST_LEFT_SECONDS, LEFT_SHARE * seen):
             return
         raise RuntimeError(
@@ -246,7 +246,7 @@ class Timed:
         batch = [(self.sample(), float(self.late)) for _ in range(size)]
         seconds = [taken for taken, _ in batch]
         told = [*seconds, *(flag for _, flag in batch), time.perf_counter() - began]
-        *told, lasted = slowest(told, self._device)  # the same on all ranks, so that all stop together
+        *told, lasted = find_slowest(told, self._device)  # the same on all ranks, so that all stop together
         return _Samples(seconds, told[:size], told[size:]), lasted
 
     def _plan(self, sampling: Sampling) -> Plan:
@@ -273,10 +273,10 @@ class Timed:
     def _estimate(self) -> float:
         """Seconds of one step on the slowest rank."""
         self._taken += 1
-        return slowest([self._clock.time(self._step, 1, self._reset)], self._device)[0]
+        return find_slowest([self._clock.time(self._step, 1, self._reset)], self._device)[0]
 
 
-def _alike(before: _Samples, after: _Samples) -> bool:
+def _is_steady(before: _Samples, after: _Samples) -> bool:
     """Whether the medians of two batches are no further apart than those of a steady step."""
     earlier, later = (statistics.median(batch.of_slowest) for batch in (before, after))
     return abs(later - earlier) <= STEADY * earlier

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from pytest_gpuperf.figures.readings import RankReading
 from pytest_gpuperf.hardware.device import Counters
 from pytest_gpuperf.hardware.machine import find_devices
-from pytest_gpuperf.timing.clock import slowest
-from pytest_gpuperf.timing.device_memory import held_bytes, own_peak, release_memory
+from pytest_gpuperf.timing.clock import find_slowest
+from pytest_gpuperf.timing.device_memory import count_held_bytes, own_peak, release_memory
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
 from pytest_gpuperf.timing.verification import Verification, Verify
@@ -54,7 +54,7 @@ def meter(
     """
     release_memory(context.device)  # the peak is to be of this program alone
     _meet(cuda=context.device.type == "cuda")
-    there = held_bytes(context.device)  # after a collective
+    there = count_held_bytes(context.device)  # after a collective
     reading = _meter(context, program, kwargs, sampling, gpus, verify)
     return replace(reading, peak_bytes=own_peak(reading.peak_bytes, there, context.device))
 
@@ -78,7 +78,7 @@ def _meter(
     taken = 0
     if verification is not None:
         verification(step(), taken := 1)
-    steps, warmed = _steps(context, step, sampling)
+    steps, warmed = _plan_steps(context, step, sampling)
     cuda = context.device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats()
@@ -103,14 +103,14 @@ def _meter(
     return RankReading(
         steps=steps,
         seconds=end - start,
-        joules=_difference(before.joules, after.joules),
-        sent=_difference(before.nvlink_sent, after.nvlink_sent),
-        received=_difference(before.nvlink_received, after.nvlink_received),
+        joules=_compute_difference(before.joules, after.joules),
+        sent=_compute_difference(before.nvlink_sent, after.nvlink_sent),
+        received=_compute_difference(before.nvlink_received, after.nvlink_received),
         peak_bytes=peak,
     )
 
 
-def _steps(context: Context, step: Step, sampling: Sampling) -> tuple[int, int]:
+def _plan_steps(context: Context, step: Step, sampling: Sampling) -> tuple[int, int]:
     """As many as fill the window on the slowest rank, after a warm-up; and how many were taken to find that out."""
     if sampling.smoke:
         return 1, 0
@@ -123,7 +123,7 @@ def _steps(context: Context, step: Step, sampling: Sampling) -> tuple[int, int]:
         step()
     if cuda:
         torch.cuda.synchronize()
-    seconds = slowest([(time.perf_counter() - start) / _ESTIMATE_STEPS], context.device)[0]
+    seconds = find_slowest([(time.perf_counter() - start) / _ESTIMATE_STEPS], context.device)[0]
     return max(1, math.ceil(sampling.window / seconds)), _WARMUP_STEPS + _ESTIMATE_STEPS
 
 
@@ -136,5 +136,5 @@ def _meet(*, cuda: bool) -> None:
         torch.cuda.synchronize()
 
 
-def _difference(before: float | None, after: float | None) -> float | None:
+def _compute_difference(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else after - before

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuperf.figures.comparison import block_ratios
 from pytest_gpuperf.figures.timing import RankSamples
-from pytest_gpuperf.timing.clock import clock_for
+from pytest_gpuperf.timing.clock import choose_clock
 from pytest_gpuperf.timing.interleaving import interleave
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import Sampling
@@ -40,7 +40,7 @@ def overlap(
     arms = [
         Timed(
             context,
-            clock_for(context.device, sampling),
+            choose_clock(context.device, sampling),
             prepare(context, program, kwargs),
             sampling,
             whole if index == 0 else None,

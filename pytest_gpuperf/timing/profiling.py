@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from pytest_gpuperf.timing.clock import clock_for
+from pytest_gpuperf.timing.clock import choose_clock
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step, capture, prepare, reset_of
-from pytest_gpuperf.torch_internals import flight_recorder
+from pytest_gpuperf.torch_internals import find_flight_recorder
 from pytest_gpuperf.traces.rank_trace import STEP, Issued, RankTrace
 
 if TYPE_CHECKING:
@@ -53,33 +53,35 @@ def profile_steps(
         sizes: of a sweep, in bytes.
         nbytes: the size to be profiled of them.
     """
-    step = prepare(context, program, kwargs) if nbytes is None else _of_size(context, program, kwargs, sizes, nbytes)
+    step = (
+        prepare(context, program, kwargs) if nbytes is None else _prepare_size(context, program, kwargs, sizes, nbytes)
+    )
     reset = reset_of(step)
     cuda = context.device.type == "cuda"
     if sampling.cuda_graph and cuda:
         step = capture(step, 1)
-    clock = clock_for(context.device, sampling)
+    clock = choose_clock(context.device, sampling)
     for _ in range(WARMUP_STEPS):
         clock.time(step, 1, reset)
     with ExitStack() as stack:
         stack.enter_context(_nvtx(title, cuda=cuda))
-        profiler = None if cuda and NSYS in os.environ else stack.enter_context(_profiler(cuda=cuda))
+        profiler = None if cuda and NSYS in os.environ else stack.enter_context(_make_profiler(cuda=cuda))
         started = time.time_ns()  # once the profiler is ready, which takes it up to a second
         for number in range(1, STEPS + 1):
             clock.time(_name_steps(step, f"{STEP} {number} of {STEPS}", cuda=cuda), 1, reset)
-    chrome = b"" if profiler is None else _chrome(profiler)
+    chrome = b"" if profiler is None else _export_chrome(profiler)
     issued = () if cuda else _list_issued(context.backend, started)
     return RankTrace(context.rank, str(context.device), started, chrome, issued)
 
 
-def _of_size(
+def _prepare_size(
     context: Context, program: Callable[..., Any], kwargs: Mapping[str, Any], sizes: Sequence[int], nbytes: int
 ) -> Step:
     step: Step = program(context, sizes=tuple(sizes), **kwargs)(nbytes)
     return step
 
 
-def _profiler(*, cuda: bool) -> profile:
+def _make_profiler(*, cuda: bool) -> profile:
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     return profile(activities=activities, acc_events=True)
 
@@ -101,7 +103,7 @@ def _nvtx(name: str, *, cuda: bool) -> Iterator[None]:
         yield
 
 
-def _chrome(profiler: profile) -> bytes:
+def _export_chrome(profiler: profile) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))
@@ -109,7 +111,7 @@ def _chrome(profiler: profile) -> bytes:
 
 
 def _list_issued(backend: str, since: int) -> tuple[Issued, ...]:
-    dump = flight_recorder(backend)
+    dump = find_flight_recorder(backend)
     if dump is None:
         return ()
     entries = pickle.loads(dump()).get("entries", [])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_gpuperf.figures.timing import RankSamples
-from pytest_gpuperf.timing.clock import clock_for
+from pytest_gpuperf.timing.clock import choose_clock
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import MAX_STEPS_PER_SWEPT, Sampling
 from pytest_gpuperf.timing.stepping import Step, name_kind
@@ -51,7 +51,7 @@ def sweep(
         )
     each = dataclasses.replace(sampling, budget=sampling.budget / len(sizes))
     return [
-        _samples(
+        _time_size(
             context,
             program,
             step_of(nbytes),
@@ -64,7 +64,7 @@ def sweep(
     ]
 
 
-def _samples(
+def _time_size(
     context: Context,
     program: Callable[..., Any],
     step: Step,
@@ -88,7 +88,7 @@ def _samples(
     verification = None if verify is None else Verification(look, context, name)
     timed = Timed(
         context,
-        clock_for(context.device, sampling),
+        choose_clock(context.device, sampling),
         step,
         sampling,
         verification,
@@ -96,6 +96,6 @@ def _samples(
         most_steps=MAX_STEPS_PER_SWEPT,
     )
     timed.warm_up()
-    samples = timed.samples(timed.until_precise())
+    samples = timed.samples(timed.sample_until_precise())
     timed.verify()
     return samples

@@ -12,14 +12,14 @@ import torch
 
 from pytest_gpuperf.figures.search import DoesNotFit
 from pytest_gpuperf.figures.timing import RankSamples
-from pytest_gpuperf.timing.clock import clock_for, slowest
+from pytest_gpuperf.timing.clock import choose_clock, find_slowest
 from pytest_gpuperf.timing.compare import Tolerance
-from pytest_gpuperf.timing.device_memory import held_bytes, own_peak, pinned_peak, release_memory
+from pytest_gpuperf.timing.device_memory import count_held_bytes, own_peak, read_pinned_peak, release_memory
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import prepare, reset_of
 from pytest_gpuperf.timing.verification import Verification, Verify
-from pytest_gpuperf.torch_internals import leaves
+from pytest_gpuperf.torch_internals import list_leaves
 
 if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
@@ -69,16 +69,18 @@ def trial(
         TypeError: the program returned no step, or its step no tensor.
     """
     release_memory(context.device)  # the peak is to be of this configuration alone
-    there = -slowest([-float(_there(context))], context.device)[0]  # of the rank that has the least: all decide alike
+    there = -find_slowest([-float(_read_free_bytes(context))], context.device)[
+        0
+    ]  # of the rank that has the least: all decide alike
     if needs is not None and needs > there:
         raise DoesNotFit(needs, there, True)
-    before = held_bytes(context.device)  # after a collective
+    before = count_held_bytes(context.device)  # after a collective
     try:
         found = _time(context, program, kwargs, sampling, verify, warm)
     except RuntimeError as error:
         if _OUT_OF_MEMORY.search(str(error)) is None:
             raise
-        raise DoesNotFit(_allocated_bytes(context) + _read_tried_bytes(str(error)), there, False) from error
+        raise DoesNotFit(_read_allocated_bytes(context) + _read_tried_bytes(str(error)), there, False) from error
     return replace(found, peak=own_peak(found.peak, before, context.device))
 
 
@@ -124,7 +126,7 @@ def _time(
     look = Verification.of(verify, context, program)
     if look is not None:
         look(output, 1)
-    tensors = tuple(leaf.detach().cpu().clone() for leaf in leaves(output) if isinstance(leaf, torch.Tensor))
+    tensors = tuple(leaf.detach().cpu().clone() for leaf in list_leaves(output) if isinstance(leaf, torch.Tensor))
     if not tensors:
         name = getattr(program, "__qualname__", repr(program))
         raise TypeError(
@@ -136,16 +138,16 @@ def _time(
     if cuda:
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.reset_peak_host_memory_stats()
-    timed = Timed(context, clock_for(context.device, sampling), step, sampling, look, taken=1, warm=warm)
+    timed = Timed(context, choose_clock(context.device, sampling), step, sampling, look, taken=1, warm=warm)
     timed.warm_up()
-    samples = timed.samples(timed.until_precise())
+    samples = timed.samples(timed.sample_until_precise())
     peak = torch.cuda.max_memory_allocated() if cuda else None
-    host_peak = pinned_peak() if cuda else None
+    host_peak = read_pinned_peak() if cuda else None
     timed.verify()
     return RankTrial(samples, peak, host_peak, tensors)
 
 
-def _there(context: Context) -> int:
+def _read_free_bytes(context: Context) -> int:
     """Bytes that a program could have on this rank's device; on CPUs the rank's share of the machine's memory."""
     if context.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(context.device)
@@ -153,7 +155,7 @@ def _there(context: Context) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // context.world_size
 
 
-def _allocated_bytes(context: Context) -> int:
+def _read_allocated_bytes(context: Context) -> int:
     return torch.cuda.max_memory_allocated(context.device) if context.device.type == "cuda" else 0
 
 

@@ -34,7 +34,7 @@ class Collectives:
             events: the rank's.
             issued: with gloo, what the rank issued.
         """
-        found = _by_gloo(events, issued) if issued else _by_nccl(events)
+        found = _find_gloo_events(events, issued) if issued else _find_nccl_kernels(events)
         for key, one in found.items():
             self._parts[key].append(Part(events.rank, one))
 
@@ -44,7 +44,7 @@ class Collectives:
         return sorted(found, key=lambda parts: parts[0].slice.start)
 
 
-def _by_nccl(events: RankEvents) -> Mapping[Hashable, Slice]:
+def _find_nccl_kernels(events: RankEvents) -> Mapping[Hashable, Slice]:
     """Return the kernels that torch names a collective on, by group and place; Kineto copies that from the operator."""
     counts: Counter[Hashable] = Counter()
     found: dict[Hashable, Slice] = {}
@@ -63,7 +63,7 @@ def _by_nccl(events: RankEvents) -> Mapping[Hashable, Slice]:
     return found
 
 
-def _by_gloo(events: RankEvents, issued: Sequence[Issued]) -> Mapping[Hashable, Slice]:
+def _find_gloo_events(events: RankEvents, issued: Sequence[Issued]) -> Mapping[Hashable, Slice]:
     """Return gloo's events by group and place, as the flight recorder has them.
 
     Gloo starts operations in the order of issue, so the k-th event of a name is the k-th entry of that name. If there

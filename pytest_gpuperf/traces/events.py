@@ -98,7 +98,7 @@ class RankEvents:
     def steps(self) -> list[Step]:
         """The profiled steps in their order."""
         marks = [one for one in self.slices if one.category == "user_annotation" and one.name.startswith(STEP)]
-        return [Step(mark.start, mark.end, tuple(_within(self.slices, mark))) for mark in marks]
+        return [Step(mark.start, mark.end, tuple(_list_within(self.slices, mark))) for mark in marks]
 
 
 def read(trace: RankTrace, origin: int) -> RankEvents:
@@ -116,13 +116,13 @@ def read(trace: RankTrace, origin: int) -> RankEvents:
         shift = (int(data.get("baseTimeNanoseconds", 0)) - origin) / 1e3
         events: list[dict[str, Any]] = data["traceEvents"]
         threads = {
-            event["tid"]: _thread_name(str(event["args"]["name"]))
+            event["tid"]: _parse_thread_name(str(event["args"]["name"]))
             for event in events
             if event["ph"] == "M" and event["name"] == "thread_name"
         }
         # Kineto has a track of its own for the span of the trace: its process is a word.
         ours = [event for event in events if event["ph"] in ("X", "s", "f") and isinstance(event["pid"], int)]
-        slices = [_slice(event, shift) for event in ours if event["ph"] == "X" and event.get("cat") != "Trace"]
+        slices = [_make_slice(event, shift) for event in ours if event["ph"] == "X" and event.get("cat") != "Trace"]
         streams = {(event["pid"], event["tid"]) for event in ours if event.get("cat") in ON_STREAM}
         arrows = [
             Arrow(event, _track(event, (event["pid"], event["tid"]) in streams), event["ts"] + shift)
@@ -138,7 +138,7 @@ def read(trace: RankTrace, origin: int) -> RankEvents:
     return RankEvents(trace.rank, trace.device, tuple(slices), tuple(arrows), threads)
 
 
-def outermost(slices: Sequence[Slice]) -> list[Slice]:
+def list_outermost(slices: Sequence[Slice]) -> list[Slice]:
     """Return the slices of one track that lie in no other one of it, in the order of their start.
 
     Args:
@@ -151,7 +151,7 @@ def outermost(slices: Sequence[Slice]) -> list[Slice]:
     return found
 
 
-def _slice(event: Mapping[str, Any], shift: float) -> Slice:
+def _make_slice(event: Mapping[str, Any], shift: float) -> Slice:
     category = event.get("cat", "")
     return Slice(
         str(event["name"]),
@@ -167,12 +167,12 @@ def _track(event: Mapping[str, Any], on_stream: bool) -> tuple[str, int]:
     return "stream" if on_stream else "thread", int(event["tid"])
 
 
-def _thread_name(text: str) -> str:
+def _parse_thread_name(text: str) -> str:
     found = _THREAD.fullmatch(text)
     return found[1] if found else text
 
 
-def _within(slices: Sequence[Slice], mark: Slice) -> list[Slice]:
+def _list_within(slices: Sequence[Slice], mark: Slice) -> list[Slice]:
     hosts = [
         one
         for one in slices

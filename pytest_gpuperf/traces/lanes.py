@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from pytest_gpuperf.traces.events import RankEvents, Slice, Step, outermost
+from pytest_gpuperf.traces.events import RankEvents, Slice, Step, list_outermost
 from pytest_gpuperf.traces.profile import KINDS, Interval, Kind, Lane
 from pytest_gpuperf.traces.times import Work
 
@@ -18,7 +18,7 @@ _HOST = frozenset({"cpu_op", "cuda_runtime", "cuda_driver"})
 _FINEST = 1e-7  # seconds, to which intervals are merged first
 
 
-def lanes_of(events: RankEvents) -> list[Lane]:
+def make_lanes(events: RankEvents) -> list[Lane]:
     """Return the lanes of the middle step of one rank, every event in an interval of its own."""
     steps = events.steps
     if not steps:
@@ -33,9 +33,9 @@ def lanes_of(events: RankEvents) -> list[Lane]:
         "host": host,
     }
     return [
-        Lane(events.rank, kind, track_name(track, events), _intervals(slices, step))
+        Lane(events.rank, kind, track_name(track, events), _make_intervals(slices, step))
         for kind in KINDS
-        for track, slices in _by_track(kinds[kind])
+        for track, slices in _group_by_track(kinds[kind])
     ]
 
 
@@ -57,33 +57,33 @@ def merge_lanes(lanes: Sequence[Lane], most: int = MOST) -> list[Lane]:
     threshold = _FINEST
     found = list(lanes)
     while sum(len(lane.intervals) for lane in found) > max(most, len(lanes)):
-        found = [_coarser(lane, threshold) for lane in lanes]
+        found = [_coarsen_lane(lane, threshold) for lane in lanes]
         threshold *= 2
     return found
 
 
-def _by_track(slices: Iterable[Slice]) -> list[tuple[tuple[str, int], list[Slice]]]:
+def _group_by_track(slices: Iterable[Slice]) -> list[tuple[tuple[str, int], list[Slice]]]:
     tracks: dict[tuple[str, int], list[Slice]] = {}
     for one in sorted(slices, key=lambda one: (one.start, -one.duration)):
         tracks.setdefault(one.track, []).append(one)
-    return [(track, outermost(tracks[track])) for track in sorted(tracks)]
+    return [(track, list_outermost(tracks[track])) for track in sorted(tracks)]
 
 
-def _intervals(slices: Sequence[Slice], step: Step) -> tuple[Interval, ...]:
+def _make_intervals(slices: Sequence[Slice], step: Step) -> tuple[Interval, ...]:
     found: list[Interval] = []
     end = -math.inf
     for one in slices:
         start, end = max(one.start, end), one.end  # a kernel may begin while the one before it drains
-        found.append((round((start - step.start) / 1e6, 9), round((end - start) / 1e6, 9), _short(one.name)))
+        found.append((round((start - step.start) / 1e6, 9), round((end - start) / 1e6, 9), _shorten_name(one.name)))
     return tuple(found)
 
 
-def _short(name: str) -> str:
+def _shorten_name(name: str) -> str:
     name = name.removeprefix("void ")
     return name if len(name) <= NAME_CHARACTERS else f"{name[: NAME_CHARACTERS - 1]}…"
 
 
-def _coarser(lane: Lane, threshold: float) -> Lane:
+def _coarsen_lane(lane: Lane, threshold: float) -> Lane:
     found: list[list[Interval]] = []
     for interval in lane.intervals:
         if found and _fits(found[-1], interval, threshold):

@@ -9,7 +9,7 @@ Span: TypeAlias = tuple[float, float]
 """Start and end, in one unit of time."""
 
 
-def union(spans: Iterable[Span]) -> list[Span]:
+def merge_spans(spans: Iterable[Span]) -> list[Span]:
     """Return the spans that cover the same time, sorted and apart from one another; empty ones are dropped."""
     found: list[Span] = []
     for start, end in sorted(span for span in spans if span[1] > span[0]):
@@ -20,7 +20,7 @@ def union(spans: Iterable[Span]) -> list[Span]:
     return found
 
 
-def difference(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+def subtract_spans(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
     """Return the part of the spans that the others leave uncovered; both are unions."""
     found: list[Span] = []
     first = 0
@@ -38,6 +38,6 @@ def difference(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
     return found
 
 
-def length(spans: Iterable[Span]) -> float:
+def compute_length(spans: Iterable[Span]) -> float:
     """Return the sum of the spans' lengths."""
     return sum(end - start for start, end in spans)

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from pytest_gpuperf.baselines.differences import likeliest_first
+from pytest_gpuperf.baselines.differences import sort_by_likelihood
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
-from pytest_gpuperf.verdicts.shares import apply_request, of_launches
+from pytest_gpuperf.verdicts.shares import apply_request, merge_launches
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 CONFIRMING = 2
@@ -81,7 +81,7 @@ class Expectations:
         """
         if len(present) < CONFIRMING and len(self._below) <= MOST_BY_CHANCE:
             return None
-        metric = of_launches([suspect.metric, *present]) if present else suspect.metric
+        metric = merge_launches([suspect.metric, *present]) if present else suspect.metric
         verdict = replace(suspect, metric=metric, launches=len(present) + 1, outcome=Outcome.MISSING)
         said = self.opinion(verdict)
         assert said is not None
@@ -99,5 +99,5 @@ class Expectations:
             return verdict
         # NVIDIA's container images set the version, and NCCL does not read it.
         is_set = {name: ("", value) for name, value in self._now().items() if name.isupper() and name != "NCCL_VERSION"}
-        variables = tuple(f"{name}={value}" for name, (_, value) in likeliest_first(is_set))
+        variables = tuple(f"{name}={value}" for name, (_, value) in sort_by_likelihood(is_set))
         return replace(verdict, opinion=replace(said, variables=variables))

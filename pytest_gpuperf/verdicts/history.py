@@ -95,7 +95,7 @@ class History:
         )
 
 
-def distinct(histories: Sequence[History]) -> list[History]:
+def drop_duplicates(histories: Sequence[History]) -> list[History]:
     """Return the histories of one test without those that are of the same figure.
 
     A rate that is made of a time scatters exactly as this time does.

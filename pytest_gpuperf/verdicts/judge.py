@@ -12,7 +12,7 @@ from pytest_gpuperf.verdicts.expectations import Expectations, Expects
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.records import Records
 from pytest_gpuperf.verdicts.rule import Policy, Rule
-from pytest_gpuperf.verdicts.shares import apply_request, change_of, comparable, log_of
+from pytest_gpuperf.verdicts.shares import apply_request, change_of, compute_log, is_comparable
 from pytest_gpuperf.verdicts.shift import Shifts
 from pytest_gpuperf.verdicts.verdict import Verdict, invalidate
 
@@ -71,7 +71,7 @@ class Judge:
             tests: node ids of the perf tests that are going to run.
         """
         self.records = Records(baselines, self._gpus)
-        self.rule = Rule.of(self._policy, self.records.distinct(), max(1, self.records.count(tests)))
+        self.rule = Rule.of(self._policy, self.records.list_distinct(), max(1, self.records.count(tests)))
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         """Returns the verdicts on the figures of one test's first launch."""
@@ -115,9 +115,9 @@ class Judge:
         stored, metric = verdict.baseline, verdict.metric
         if entry is None or stored is None:
             return self.expectations.judge(verdict)
-        if entry.body_hash != body_hash or not comparable(metric, stored.unit, stored.better, stored.clock):
+        if entry.body_hash != body_hash or not is_comparable(metric, stored.unit, stored.better, stored.clock):
             return replace(verdict, outcome=Outcome.MISSING, reason=Reason.STALE)
-        history, y = self.records.history(verdict), log_of(metric.value, stored.better)
+        history, y = self.records.history(verdict), compute_log(metric.value, stored.better)
         known = entry.expected.get(verdict.metric_name)
         if known is None or not known.holds(self._today):
             self.shifts.note(verdict.test, verdict.metric_name, y - history.center)
@@ -166,7 +166,7 @@ class Judge:
         alike = verdict.outcome in (Outcome.SAME, Outcome.MISSING, Outcome.INVALID)
         if verdict.baseline is None or alike or verdict.differs:
             return verdict
-        environments = [info.environment for info in self.records.infos(verdict.baseline)]
+        environments = [info.environment for info in self.records.list_launch_infos(verdict.baseline)]
         return replace(verdict, differs=differing(environments, self.now()))
 
     @property

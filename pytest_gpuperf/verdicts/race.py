@@ -56,7 +56,7 @@ class Sequential:
     """Bounds of the loss, an interval of 95 % for a number of launches that is fixed beforehand."""
 
 
-def pairs_of(a: Sequence[float], b: Sequence[float]) -> list[float]:
+def list_pairs(a: Sequence[float], b: Sequence[float]) -> list[float]:
     """Return the losses of B against A of the pairs of a race.
 
     The blocks are (a1 b1 b2 a2), (a3 b3 b4 a4) and so on. The pairs (a1, b1) and (b2, a2) of a block are neighbours,
@@ -97,7 +97,7 @@ def spread_today(a: Sequence[float], b: Sequence[float], record: float, worth: f
     return math.sqrt((worth * record**2 + dof * own**2) / total), total
 
 
-def center_of(losses: Sequence[float]) -> float:
+def compute_center(losses: Sequence[float]) -> float:
     """Return the loss that launches or pairs agree on: the median of the means of all two of them, and of each alone.
 
     One bad launch hardly moves it, and its variance is nearly that of the mean: Hodges and Lehmann, Estimates of
@@ -112,7 +112,7 @@ def center_variance(n: int) -> float:
     return (1 if n < 3 else math.pi / 3) / n
 
 
-def ratio(terms: Iterable[float]) -> float:
+def multiply_ratios(terms: Iterable[float]) -> float:
     """Return the product of likelihood ratios, none of which counts for more than CLIP or less than its inverse.
 
     Args:
@@ -121,7 +121,7 @@ def ratio(terms: Iterable[float]) -> float:
     return math.prod(min(CLIP, max(1 / CLIP, math.exp(min(term, CLIP)))) for term in terms)
 
 
-def evidence_of_pairs(pairs: Sequence[float], slower: float, spread: float) -> float:
+def compute_pair_evidence(pairs: Sequence[float], slower: float, spread: float) -> float:
     """Return the evidence of pairs, each of which is normal around the loss with the variance 2 s^2.
 
     Each pair's logarithm is slower (d - slower / 2) / (2 s^2), clipped.
@@ -131,10 +131,10 @@ def evidence_of_pairs(pairs: Sequence[float], slower: float, spread: float) -> f
         slower: Logarithm of the slowdown that is to be found.
         spread: Standard deviation s of one launch.
     """
-    return ratio(slower * (pair - slower / 2) / (2 * spread**2) for pair in pairs)
+    return multiply_ratios(slower * (pair - slower / 2) / (2 * spread**2) for pair in pairs)
 
 
-def evidence_of_launches(losses: Sequence[float], slower: float, spread: float, shared: float) -> float:
+def compute_launch_evidence(losses: Sequence[float], slower: float, spread: float, shared: float) -> float:
     """Return the evidence of launches that are held against one centre.
 
     Each launch's logarithm is slower (y - slower / 2) / (s^2 (1 + k v)), clipped. The centre's own error v s^2 is
@@ -148,4 +148,4 @@ def evidence_of_launches(losses: Sequence[float], slower: float, spread: float, 
         shared: The variance v of the centre, in units of s^2.
     """
     variance = spread**2 * (1 + len(losses) * shared)
-    return ratio(slower * (loss - slower / 2) / variance for loss in losses)
+    return multiply_ratios(slower * (loss - slower / 2) / variance for loss in losses)

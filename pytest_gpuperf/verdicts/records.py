@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaseline, TestBaseline
-from pytest_gpuperf.verdicts.history import FEWEST_KNOWN, History, distinct
-from pytest_gpuperf.verdicts.shares import log_of
+from pytest_gpuperf.verdicts.history import FEWEST_KNOWN, History, drop_duplicates
+from pytest_gpuperf.verdicts.shares import compute_log
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
@@ -22,7 +22,7 @@ class Records:
         self._tests: Mapping[str, TestBaseline] = {} if baselines is None else baselines.tests
         self._gpus = gpus
         self._histories = {
-            (test, name): self._history(metric)
+            (test, name): self._make_history(metric)
             for test, entry in self._tests.items()
             for name, metric in entry.metrics.items()
         }
@@ -35,19 +35,19 @@ class Records:
         """Return how many figures of these tests have a record."""
         return sum(len(self._tests[test].metrics) for test in tests if test in self._tests)
 
-    def distinct(self) -> list[History]:
+    def list_distinct(self) -> list[History]:
         """Return the histories, of those that differ only in their unit the first."""
         return [
             history
             for test, entry in self._tests.items()
-            for history in distinct([self._histories[test, name] for name in entry.metrics])
+            for history in drop_duplicates([self._histories[test, name] for name in entry.metrics])
         ]
 
     def history(self, verdict: Verdict) -> History:
         """Return the history of the figure that a verdict is about, which has a record."""
         return self._histories[verdict.test, verdict.metric_name]
 
-    def history_of(self, test: str, name: str) -> History | None:
+    def find_history(self, test: str, name: str) -> History | None:
         """Return the history of a metric; None if it has no record."""
         return self._histories.get((test, name))
 
@@ -56,7 +56,7 @@ class Records:
         """Whether the record of a figure knows these GPUs."""
         return any(history.known for history in self._histories.values())
 
-    def infos(self, stored: MetricBaseline) -> list[LaunchInfo]:
+    def list_launch_infos(self, stored: MetricBaseline) -> list[LaunchInfo]:
         """Return the launches that count: those on these GPUs if the record has enough of them, else all."""
         infos = [self._launches[figure.launch] for figure in stored.launches]
         own = [info for info in infos if self._gpus and info.gpus == self._gpus]
@@ -67,9 +67,9 @@ class Records:
         gpus = {self._launches[figure.launch].gpus for figure in stored.launches}
         return bool(self._gpus) and not gpus & {self._gpus, ""}
 
-    def _history(self, stored: MetricBaseline) -> History:
+    def _make_history(self, stored: MetricBaseline) -> History:
         machines: dict[str, list[float]] = {}
         for figure in stored.launches:
-            log = log_of(figure.median, stored.better)
+            log = compute_log(figure.median, stored.better)
             machines.setdefault(self._launches[figure.launch].gpus, []).append(log)
         return History.of(machines, self._gpus)

@@ -24,11 +24,11 @@ from pytest_gpuperf.verdicts.race import (
     RECORD_DOF,
     Decision,
     Sequential,
-    center_of,
     center_variance,
-    evidence_of_launches,
-    evidence_of_pairs,
-    pairs_of,
+    compute_center,
+    compute_launch_evidence,
+    compute_pair_evidence,
+    list_pairs,
     spread_today,
 )
 
@@ -273,12 +273,12 @@ class Rule:
             history: The record.
             ys: Logarithms of the launches; the screening launch is the first.
         """
-        if self.against_record(history, ys).decision is Decision.CLEARED:
+        if self.compare_with_record(history, ys).decision is Decision.CLEARED:
             return True
         if history.known:
             return False
         within = self.spread(history) ** 2 * (median_variance(len(ys)) + median_variance(history.launches))
-        error = math.sqrt(within + self._machine_error(history) ** 2)
+        error = math.sqrt(within + self._compute_machine_error(history) ** 2)
         return statistics.median(ys) - history.center <= self._bound_of(history, error)
 
     def is_gross(self, history: History, y: float) -> bool:
@@ -294,7 +294,7 @@ class Rule:
         least = self.policy.slower
         if history.machines == 1 and not history.known:
             least = max(least, APART_UNKNOWN)
-        dof = self._dof_of_one(history)
+        dof = self._compute_launch_dof(history)
         if dof < SMALLEST_DOF:
             return False
         return y - history.center > max(least, upper_quantile(self.alpha, dof) * self.error(history))
@@ -304,9 +304,9 @@ class Rule:
         if self.dof(history) < SMALLEST_DOF:
             return math.inf
         error = self.error(history)
-        return _ratio(self._bound_of(history, error) + upper_quantile(SEEN, math.inf) * error)
+        return _compute_ratio(self._bound_of(history, error) + upper_quantile(SEEN, math.inf) * error)
 
-    def healthy(self, history: History) -> float:
+    def find_largest_healthy(self, history: History) -> float:
         """Return the largest loss, as a logarithm, that a launch of another healthy machine shows.
 
         max(ln(1 + minimum_slowdown), t(HEALTHY, nu) T). The degrees of freedom nu are those of both spreads together.
@@ -314,7 +314,7 @@ class Rule:
         Args:
             history: Launches of other machines.
         """
-        dof = self._dof_of_one(history)
+        dof = self._compute_launch_dof(history)
         if dof < SMALLEST_DOF:
             return math.inf
         return max(self.policy.slower, upper_quantile(HEALTHY, dof) * self.error(history))
@@ -335,7 +335,7 @@ class Rule:
         margin = upper_quantile(self.alpha, nu) * self.error(history)
         return history.center - y > max(math.log1p(min(self.policy.minimum_slowdown, GAIN)), margin)
 
-    def against_record(self, history: History, ys: Sequence[float]) -> Sequential:
+    def compare_with_record(self, history: History, ys: Sequence[float]) -> Sequential:
         """Return what launches show against the record.
 
         On GPUs that the record knows, MOST_CLEARING launches beyond the screen may clear a suspect. An accusation
@@ -350,12 +350,12 @@ class Rule:
         """
         refuse_without_logarithms("ys", ys, 1, "pass the screening launch first")
         spread, losses = self.spread(history), [y - history.center for y in ys]
-        shared = median_variance(history.launches) + (self._machine_error(history) / spread) ** 2
+        shared = median_variance(history.launches) + (self._compute_machine_error(history) / spread) ** 2
         told = max(self.policy.slower, APART * spread)
-        evidence = evidence_of_launches(losses, told, spread, shared)
+        evidence = compute_launch_evidence(losses, told, spread, shared)
         error = spread * math.sqrt(center_variance(len(losses)) + shared)
-        return self._sequential(
-            evidence, center_of(losses), error, self.dof(history), launches=len(losses), looks=MOST_LAUNCHES
+        return self._decide(
+            evidence, compute_center(losses), error, self.dof(history), launches=len(losses), looks=MOST_LAUNCHES
         )
 
     def race(
@@ -382,15 +382,15 @@ class Rule:
         Raises:
             ValueError: These are no whole blocks, more than MOST_BLOCKS, or a logarithm is not finite.
         """
-        pairs = pairs_of(a, b)
+        pairs = list_pairs(a, b)
         record, worth = FLOOR, 1.0
         if history is not None:
             record, worth = self.spread(history), min(RECORD_DOF, max(worth, self.dof(history)))
         spread, dof = spread_today(a, b, record, worth)
         spread = max(FLOOR, spread)
-        evidence = evidence_of_pairs(pairs, max(self.policy.slower, apart * spread), spread)
+        evidence = compute_pair_evidence(pairs, max(self.policy.slower, apart * spread), spread)
         error = spread * math.sqrt(2 * center_variance(len(pairs)))
-        found = self._sequential(evidence, center_of(pairs), error, dof, launches=len(pairs), looks=MOST_BLOCKS)
+        found = self._decide(evidence, compute_center(pairs), error, dof, launches=len(pairs), looks=MOST_BLOCKS)
         beyond = over and history is not None and found.loss - upper_quantile(BEYOND, dof) * error > self.policy.slower
         return replace(found, decision=Decision.ACCUSED) if beyond and found.decision is Decision.OPEN else found
 
@@ -416,17 +416,17 @@ class Rule:
         spread = self.spread(history)
         if nu + dof_of_today > 0:  # today's launches may scatter wider than the record's
             spread = max(spread, math.sqrt((nu * spread**2 + dof_of_today * own**2) / (nu + dof_of_today)))
-        between = self._machine_error(history)
+        between = self._compute_machine_error(history)
         shared = median_variance(history.launches) + (between / spread) ** 2
         error = spread * math.sqrt(1 / min(len(losses), ALIKE) + shared)
-        dof = _satterthwaite((error**2 - between**2, nu), (between**2, BETWEEN_DOF + history.machines - 1))
-        loss = center_of(losses)
+        dof = _combine_dof((error**2 - between**2, nu), (between**2, BETWEEN_DOF + history.machines - 1))
+        loss = compute_center(losses)
         accused = dof >= SMALLEST_DOF and loss > max(self.policy.least, upper_quantile(self.alpha, dof) * error)
-        lower, upper = _interval(loss, error, dof)
-        evidence = evidence_of_launches(losses, self.policy.slower, spread, shared)
+        lower, upper = _compute_interval(loss, error, dof)
+        evidence = compute_launch_evidence(losses, self.policy.slower, spread, shared)
         return Sequential(Decision.ACCUSED if accused else Decision.CLEARED, evidence, loss, lower, upper)
 
-    def _sequential(
+    def _decide(
         self, evidence: float, loss: float, error: float, dof: float, *, launches: int, looks: int
     ) -> Sequential:
         """Accuse if the evidence does, and if the loss is surely there at any of so many looks.
@@ -443,7 +443,7 @@ class Rule:
             surely = upper_quantile(self.alpha / looks, dof) * error
             if loss > max(self.policy.least, surely):
                 decision = Decision.ACCUSED
-        return Sequential(decision, evidence, loss, *_interval(loss, error, dof))
+        return Sequential(decision, evidence, loss, *_compute_interval(loss, error, dof))
 
     def _bound_of(self, history: History, error: float) -> float:
         """Return the smallest loss that is suspect, of a launch with this standard error."""
@@ -456,15 +456,15 @@ class Rule:
     def error(self, history: History) -> float:
         """Return the standard error T of one launch minus the centre: T^2 = s^2 (1 + pi/(2m)) + b^2 (1 + 1/M)."""
         within = self.spread(history) ** 2 * (1 + median_variance(history.launches))
-        return math.sqrt(within + self._machine_error(history) ** 2)
+        return math.sqrt(within + self._compute_machine_error(history) ** 2)
 
-    def _dof_of_one(self, history: History) -> float:
+    def _compute_launch_dof(self, history: History) -> float:
         """Return the degrees of freedom of one launch's error: of the launches' spread and the machines' together."""
-        between = self._machine_error(history)
+        between = self._compute_machine_error(history)
         within = (self.error(history) ** 2 - between**2, self.dof(history))
-        return _satterthwaite(within, (between**2, BETWEEN_DOF + history.machines - 1))
+        return _combine_dof(within, (between**2, BETWEEN_DOF + history.machines - 1))
 
-    def _machine_error(self, history: History) -> float:
+    def _compute_machine_error(self, history: History) -> float:
         return self.between(history) * math.sqrt(1 + 1 / history.machines)
 
     def _prior_dof(self, history: History) -> float:
@@ -476,17 +476,17 @@ def _median_of_variances(dof: int) -> float:
     return float((1 - 2 / (9 * dof)) ** 3)
 
 
-def _interval(loss: float, error: float, dof: float) -> tuple[float, float]:
+def _compute_interval(loss: float, error: float, dof: float) -> tuple[float, float]:
     margin = upper_quantile(INTERVAL, dof) * error if dof >= SMALLEST_DOF else math.inf
     return loss - margin, loss + margin
 
 
-def _satterthwaite(*parts: tuple[float, float]) -> float:
+def _combine_dof(*parts: tuple[float, float]) -> float:
     """Return the degrees of freedom of a sum of variances, each with its own: Satterthwaite, Biometrics 2 (1946)."""
     total = sum(variance for variance, _ in parts)
     off = sum(variance**2 / dof for variance, dof in parts if variance > 0 and dof > 0)
     return total**2 / off if off else 0.0
 
 
-def _ratio(loss: float) -> float:
+def _compute_ratio(loss: float) -> float:
     return math.expm1(loss) if loss < LARGEST_LOSS else math.inf

@@ -14,7 +14,7 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 LARGEST_LOSS = 700.0  # its exponential is still a float
 
 
-def log_of(value: float, better: Better) -> float:
+def compute_log(value: float, better: Better) -> float:
     """The logarithm of a figure, oriented so that larger is worse.
 
     A time, and the throughput made of it, get one verdict so.
@@ -22,9 +22,9 @@ def log_of(value: float, better: Better) -> float:
     return math.log(value) if better == "lower" else -math.log(value)
 
 
-def logs_of(figures: Sequence[Metric]) -> list[float]:
+def compute_logs(figures: Sequence[Metric]) -> list[float]:
     """Return the logarithms of several metrics."""
-    return [log_of(figure.value, figure.better) for figure in figures]
+    return [compute_log(figure.value, figure.better) for figure in figures]
 
 
 def change_of(loss: float, better: Better) -> float:
@@ -44,10 +44,10 @@ def share_of(found: Sequential, better: Better, launches: int) -> Share:
     return Share(change_of(found.loss, better), (low, high), launches)
 
 
-def of_launches(figures: Sequence[Metric]) -> Metric:
+def merge_launches(figures: Sequence[Metric]) -> Metric:
     """The figure of several launches: their median, without what is one launch's own."""
     middle = statistics.median(figure.value for figure in figures)
-    return replace(figures[0], value=middle, q1=None, q3=None, interval=_interval(figures))
+    return replace(figures[0], value=middle, q1=None, q3=None, interval=_find_interval(figures))
 
 
 def apply_request(verdict: Verdict) -> Verdict:
@@ -62,13 +62,13 @@ def apply_request(verdict: Verdict) -> Verdict:
     return verdict.leave_undecided(Reason.ASKED) if low < metric.at_least and passes else verdict
 
 
-def comparable(metric: Metric, unit: str, better: Better, clock: str) -> bool:
+def is_comparable(metric: Metric, unit: str, better: Better, clock: str) -> bool:
     """Whether a figure can be held against one of this unit, direction and clock, if both clocks are known."""
     same_clock = not metric.clock or not clock or metric.clock == clock
     return metric.unit == unit and metric.better == better and same_clock
 
 
-def _interval(figures: Sequence[Metric]) -> tuple[float, float] | None:
+def _find_interval(figures: Sequence[Metric]) -> tuple[float, float] | None:
     """Return the interval of the median launch: it is below a bound if those of most launches are."""
     intervals = [figure.interval for figure in figures if figure.interval is not None]
     if len(intervals) < len(figures):

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from pytest_gpuperf import Matrix
-from pytest_gpuperf.features.fleet.acceptance import PAIRS, Alone, Gpu, Slow, gpu_name, slow_parts
+from pytest_gpuperf.features.fleet.acceptance import PAIRS, Alone, Gpu, Slow, find_slow_parts, name_gpu
 from suites.multi_node.programs.hosts import Load, Seen
 from suites.multi_node.programs.layouts import Task
 from suites.shared.step import Tensors
@@ -98,7 +98,7 @@ def of_gpus(load: Load, seen: Sequence[Seen]) -> list[Alone]:
 
 def found_slow(load: Load, seen: Sequence[Seen]) -> tuple[Slow, ...]:
     """The slow hosts, GPUs and links, the slowest first."""
-    return slow_parts(of_gpus(load, seen), paired_rates(load, seen))
+    return find_slow_parts(of_gpus(load, seen), paired_rates(load, seen))
 
 
 def is_always_slow(slow: Slow, seen: Sequence[Seen]) -> bool:
@@ -158,7 +158,7 @@ def differing(seen: Sequence[Seen]) -> Iterator[str]:
     usual = statistics.mode(one.digest for one in seen)
     for one in seen:
         if one.digest != usual:
-            yield f"{gpu_name(gpu_of(one))}: its product of the same matrices differs from the others'"
+            yield f"{name_gpu(gpu_of(one))}: its product of the same matrices differs from the others'"
 
 
 def matrix_of_hosts(load: Load, seen: Sequence[Seen]) -> Matrix:

@@ -67,7 +67,7 @@ def num_nodes(ctx: Context) -> int:
 def surveyed(ranks: Ranks, nodes: int, load: Load, drag: Drag | None = None) -> list[Seen]:
     """What each rank has measured, in a tournament of so many nodes."""
     numbers = {str(node): node for node in range(nodes)}
-    played = tournament.rounds(list(numbers)) if nodes > 1 else []
+    played = tournament.plan_rounds(list(numbers)) if nodes > 1 else []
     rounds: Rounds = [[(numbers[one], numbers[other]) for one, other in pairs] for pairs in played]
     if drag is not None:
         return ranks.run(survey_by_moved_clock, nodes=nodes, rounds=rounds, load=load, drag=drag)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
 from pytest_gpuperf.features.acceptance.verdict import Acceptance, Row, Seen, judge_acceptance
-from pytest_gpuperf.features.doctor.finding import Finding, critical, warning
+from pytest_gpuperf.features.doctor.finding import Finding, make_critical, make_warning
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.ran import Ran
@@ -20,8 +20,8 @@ USUAL, LOW = 360e9, 342e9  # B/s; 5 % less is plausible
 BUSY = (Tripped("GPU-1", Gate.OTHER_PROCESSES, 1.0),)
 LAUNCHES = ("2026-05-12T10:00:00Z-1-a0ee1c", "2026-05-11T10:00:00Z-5-a0ee1c")
 RECORD = MetricBaseline("B/s", "higher", "cuda_event", tuple(LaunchFigure(one, 9, USUAL) for one in LAUNCHES))
-P2P = critical("variables", "NCCL_P2P_DISABLE=1: all traffic goes through the host's memory", "slow", "unset it")
-FEW_CORES = warning("cores", "this process may use 2 cores for 2 GPUs", "ranks share cores", "give it more cores")
+P2P = make_critical("variables", "NCCL_P2P_DISABLE=1: all traffic goes through the host's memory", "slow", "unset it")
+FEW_CORES = make_warning("cores", "this process may use 2 cores for 2 GPUs", "ranks share cores", "give it more cores")
 
 
 def node_id(subject: str, function: str, file: str = "test_performance.py") -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_gpuperf.__main__ import main
 from pytest_gpuperf.features.acceptance import accepting as command
-from pytest_gpuperf.features.acceptance.accepting import _references
+from pytest_gpuperf.features.acceptance.accepting import _describe_references
 from pytest_gpuperf.features.acceptance.verdict import Fitness
 from pytest_gpuperf.features.day_zero.references.schema import References, Source
 from pytest_gpuperf.features.day_zero.references.shelf import Shelf
@@ -205,7 +205,7 @@ def test_references_of_a_later_version_are_refused(
 def test_a_package_without_suites_names_the_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "suites_root", lambda: None)
+    monkeypatch.setattr(command, "find_suites_root", lambda: None)
     monkeypatch.setattr(command, "PACKAGE", tmp_path)
     assert status_of("--gpus", "0") == 2
     assert capsys.readouterr().err == (
@@ -220,11 +220,11 @@ def source(launches: int, machines: int) -> Source:
 def test_the_first_line_says_how_much_is_known_of_machines_of_this_kind() -> None:
     machine = fake_gpus.machine_of(2)
     shelf = Shelf(References({}, {"1x-a": source(5, 1), "2x-a": source(41, 12)}, {}), "nv18")
-    assert _references(machine, shelf) == "references are 46 launches on 13 machines with NVIDIA H200"
+    assert _describe_references(machine, shelf) == "references are 46 launches on 13 machines with NVIDIA H200"
 
 
 def test_gpus_that_nobody_has_measured_are_judged_by_a_model() -> None:
-    assert _references(fake_gpus.machine_of(2), None) == (
+    assert _describe_references(fake_gpus.machine_of(2), None) == (
         "no references of NVIDIA H200, so a model of the hardware judges what no baseline does"
     )
 
@@ -232,13 +232,13 @@ def test_gpus_that_nobody_has_measured_are_judged_by_a_model() -> None:
 def test_gpus_of_two_kinds_have_no_references() -> None:
     mixed = fake_gpus.machine_of(2)
     mixed = replace(mixed, gpus=(mixed.gpus[0], replace(mixed.gpus[1], name="NVIDIA H100 80GB HBM3")))
-    assert _references(mixed, None) == (
+    assert _describe_references(mixed, None) == (
         "NVIDIA H100 80GB HBM3 and NVIDIA H200 in one machine have no references, so what is known of neither is shown"
     )
 
 
 def test_without_gpus_only_numbers_are_checked() -> None:
-    assert _references(Machine((), None, False), None) == "no GPU is visible, so only numbers are checked"
+    assert _describe_references(Machine((), None, False), None) == "no GPU is visible, so only numbers are checked"
 
 
 def test_its_help_names_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:

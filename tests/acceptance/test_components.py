@@ -12,11 +12,11 @@ import pytest
 
 from pytest_gpuperf.features.acceptance.components import (
     MACHINE,
-    component_of,
     explain,
+    find_component,
+    find_subject,
     is_number,
     is_soak,
-    subject_of,
 )
 from pytest_gpuperf.features.doctor.diagnosis import diagnose
 from pytest_gpuperf.features.doctor.finding import Severity
@@ -65,7 +65,7 @@ def severities_by_check() -> dict[str, set[str]]:
     for file in (ROOT / "pytest_gpuperf" / "features" / "doctor" / "checks").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                severity = node.func.id
+                severity = node.func.id.removeprefix("make_")
                 if severity in ("critical", "warning", "unknown", "info", "passed"):
                     assert isinstance(node.args[0], ast.Constant), f"{file.name}:{node.lineno} names no check"
                     found[str(node.args[0].value)].add(severity)
@@ -73,13 +73,13 @@ def severities_by_check() -> dict[str, set[str]]:
 
 
 def test_every_suite_with_perf_tests_is_a_part_of_the_machine_or_a_step() -> None:
-    components = {component_of(test) for test in node_ids(perf=True)}
+    components = {find_component(test) for test in node_ids(perf=True)}
     assert components - PARTS == STEPS
-    assert {subject_of(test) for test in node_ids(perf=True)} <= {path.name for path in (ROOT / "suites").iterdir()}
+    assert {find_subject(test) for test in node_ids(perf=True)} <= {path.name for path in (ROOT / "suites").iterdir()}
 
 
 def test_every_component_has_a_metric_for_each_of_its_expressions() -> None:
-    told = [f"{subject_of(test)}::{test.rpartition('::')[2]} {name}" for test, name in every_metric()]
+    told = [f"{find_subject(test)}::{test.rpartition('::')[2]} {name}" for test, name in every_metric()]
     unused = [
         pattern
         for component in MACHINE
@@ -92,11 +92,11 @@ def test_every_component_has_a_metric_for_each_of_its_expressions() -> None:
 def component_of_told(told: str) -> str:
     test, _, name = told.rpartition(" ")
     subject, _, function = test.partition("::")
-    return component_of(f"suites/{subject}/test_performance.py::{function}", name)
+    return find_component(f"suites/{subject}/test_performance.py::{function}", name)
 
 
 def test_every_metric_of_the_record_has_a_component() -> None:
-    assert {component_of(test, name) for test, name in every_metric()} - PARTS <= STEPS
+    assert {find_component(test, name) for test, name in every_metric()} - PARTS <= STEPS
 
 
 def test_every_check_of_a_component_is_one_of_the_doctor() -> None:
@@ -135,19 +135,19 @@ def test_what_is_wrong_with_a_machine_belongs_to_a_component(name: str) -> None:
     ],
 )
 def test_the_tiers_of_memory_speak_for_what_they_cross(metric: str, component: str) -> None:
-    assert component_of(node_id("memory_hierarchy", "tiers[2ranks]"), metric) == component
+    assert find_component(node_id("memory_hierarchy", "tiers[2ranks]"), metric) == component
 
 
 @pytest.mark.parametrize(
     ("metric", "component"), [("own", "GPU memory"), ("host", "host"), ("peer", "links between GPUs")]
 )
 def test_latencies_of_loads_speak_for_the_memory_that_they_read(metric: str, component: str) -> None:
-    assert component_of(node_id("symmetric_memory", "latency_of_loads[2ranks]"), metric) == component
+    assert find_component(node_id("symmetric_memory", "latency_of_loads[2ranks]"), metric) == component
 
 
 def test_a_test_outside_the_suites_is_its_own_subject() -> None:
-    assert subject_of("tests/test_mine.py::test_it") == "tests/test_mine.py::test_it"
-    assert subject_of(node_id("llm_step", "step")) == "llm_step"
+    assert find_subject("tests/test_mine.py::test_it") == "tests/test_mine.py::test_it"
+    assert find_subject(node_id("llm_step", "step")) == "llm_step"
 
 
 def test_no_finding_explains_a_step() -> None:

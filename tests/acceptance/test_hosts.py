@@ -11,7 +11,7 @@ from pytest_gpuperf.__main__ import main
 from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.features.acceptance import hosts
 from pytest_gpuperf.features.acceptance.command import Wanted
-from pytest_gpuperf.features.acceptance.hosts import SlowPart, accept_hosts, drain_lines, verdict_lines
+from pytest_gpuperf.features.acceptance.hosts import SlowPart, accept_hosts, drain_lines, format_verdict
 from pytest_gpuperf.features.acceptance.phases import Ended
 from pytest_gpuperf.features.fleet.acceptance import Slow
 from pytest_gpuperf.report.ran import Ran
@@ -29,13 +29,13 @@ def parsed(*slow: Slow) -> list[SlowPart]:
 
 
 def test_hosts_of_slow_parts_are_named_once_and_a_link_accuses_no_host() -> None:
-    lines = verdict_lines(parsed(HOST, GPU, LINK, HOST), [])
+    lines = format_verdict(parsed(HOST, GPU, LINK, HOST), [])
     assert lines[0] == "unfit: gpu03, gpu04"
     assert lines[1] == "host gpu03: 89.8 % slower than the other hosts in pairs"
     assert lines[2].startswith("GPU gpu04 GPU 5: 31.0 % slower")
-    assert verdict_lines(parsed(LINK), [])[0] == "unfit"
-    assert verdict_lines([], ["2 bytes are wrong"]) == ["unfit", "2 bytes are wrong"]
-    assert verdict_lines([], []) == ["fit: no host, GPU or link is slow"]
+    assert format_verdict(parsed(LINK), [])[0] == "unfit"
+    assert format_verdict([], ["2 bytes are wrong"]) == ["unfit", "2 bytes are wrong"]
+    assert format_verdict([], []) == ["fit: no host, GPU or link is slow"]
 
 
 def test_slurm_drains_each_slow_host_with_its_worst_part() -> None:

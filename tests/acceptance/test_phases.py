@@ -17,13 +17,13 @@ from pytest_gpuperf.features.acceptance.phases import (
     LEFT_OUT_AT_FIRST,
     ON_CPUS,
     Phase,
-    command_of,
+    choose_phases,
     find_results,
-    phases,
+    make_command,
+    read_tail,
     run,
-    tail_of,
 )
-from pytest_gpuperf.report.run_journal import journal_of
+from pytest_gpuperf.report.run_journal import make_journal_path
 from tests.acceptance.collected import node_ids
 from tests.whole_run import ROOT, environment
 
@@ -46,8 +46,8 @@ def after(arguments: list[str], option: str) -> str:
 
 
 def test_without_gpus_some_suites_results_are_checked_on_cpus() -> None:
-    (phase,) = phases(0, quick=False, soak=10, cores=2)
-    assert phases(0, quick=True, soak=10, cores=2) == [phase]
+    (phase,) = choose_phases(0, quick=False, soak=10, cores=2)
+    assert choose_phases(0, quick=True, soak=10, cores=2) == [phase]
     assert (phase.name, phase.suites) == ("numbers on CPUs", ON_CPUS)
     arguments = list(phase.arguments)
     assert after(arguments, "--gpus") == "0"
@@ -57,7 +57,7 @@ def test_without_gpus_some_suites_results_are_checked_on_cpus() -> None:
 
 @pytest.mark.parametrize("gpus", [2, 8])
 def test_numbers_come_before_speed(gpus: int) -> None:
-    numbers, speed = phases(gpus, quick=False, soak=30, cores=32)
+    numbers, speed = choose_phases(gpus, quick=False, soak=30, cores=32)
     assert [numbers.name, speed.name] == ["numbers", "speed"]
     assert [after(list(phase.arguments), "--gpus") for phase in (numbers, speed)] == [str(gpus)] * 2
     assert "not perf" in after(list(numbers.arguments), "-m")
@@ -67,10 +67,12 @@ def test_numbers_come_before_speed(gpus: int) -> None:
 
 
 def test_a_quick_acceptance_takes_fewer_suites_and_leaves_more_tests_out() -> None:
-    numbers, speed = phases(2, quick=True, soak=10, cores=32)
+    numbers, speed = choose_phases(2, quick=True, soak=10, cores=32)
     assert (numbers.suites, speed.suites) == (FIRST_NUMBERS, FIRST_LOOK)
     left_out = {word for word in speed.arguments if word.startswith("--deselect=")}
-    usual = {word for word in phases(2, quick=False, soak=10, cores=32)[1].arguments if word.startswith("--deselect=")}
+    usual = {
+        word for word in choose_phases(2, quick=False, soak=10, cores=32)[1].arguments if word.startswith("--deselect=")
+    }
     assert len(left_out) == len(LEFT_OUT) + len(LEFT_OUT_AT_FIRST)
     assert usual < left_out
     assert "--deselect=suites/tensor_parallel/test_performance.py::test_micro_pipeline" in usual
@@ -80,7 +82,7 @@ def test_a_quick_acceptance_takes_fewer_suites_and_leaves_more_tests_out() -> No
     ("gpus", "cores", "workers"), [(0, 2, 2), (0, 32, 8), (0, 1, 1), (2, 2, 1), (2, 1, 1), (8, 32, 8), (8, 6, 3)]
 )
 def test_so_many_tests_of_correctness_run_at_a_time_as_cores_allow(gpus: int, cores: int, workers: int) -> None:
-    assert after(list(phases(gpus, quick=False, soak=1, cores=cores)[0].arguments), "-n") == str(workers)
+    assert after(list(choose_phases(gpus, quick=False, soak=1, cores=cores)[0].arguments), "-n") == str(workers)
 
 
 @pytest.mark.parametrize("name", [*LEFT_OUT, *LEFT_OUT_AT_FIRST])
@@ -102,14 +104,14 @@ def test_the_folders_of_a_phase_take_the_place_of_all_suites(tmp_path: Path) -> 
     for name in ("health", "host"):
         (tmp_path / "suites" / name).mkdir(parents=True)
     phase = Phase("speed", ["-m", "perf"], ("health", "gone", "host"))
-    command = command_of(phase, tmp_path, Path("/user"), Path("/r.json"))
+    command = make_command(phase, tmp_path, Path("/user"), Path("/r.json"))
     root = str(tmp_path / "suites")
     assert root not in command
     assert command[:5] == [sys.executable, "-m", "pytest", f"{root}/health", f"{root}/host"]
     assert after(command[3:], "-m") == "perf"
     assert "--gpuperf-json=/r.json" in command
     assert "--baselines=/user/baselines" in command
-    whole = command_of(Phase("speed", ["-m", "perf"]), tmp_path, Path("/user"), Path("/r.json"))
+    whole = make_command(Phase("speed", ["-m", "perf"]), tmp_path, Path("/user"), Path("/r.json"))
     assert [*whole[:3], f"{root}/health", f"{root}/host", *whole[4:]] == command
 
 
@@ -139,7 +141,7 @@ def test_the_journal_of_a_killed_run_becomes_its_results_and_nothing_else_is_pri
     with subprocess.Popen(project(tmp_path), cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) as killed:
         wait_until_running(tmp_path)
         killed.send_signal(signal.SIGKILL)
-    assert journal_of(tmp_path / "r.json").exists()
+    assert make_journal_path(tmp_path / "r.json").exists()
     command = [sys.executable, "-c", PRINTS_WHAT_IS_FOUND, str(tmp_path / "r.json")]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "before\n[('test_ends[1rank]', 'passed'), ('test_waits[1rank]', 'failed')]\n"
@@ -153,7 +155,7 @@ def test_without_results_and_journal_nothing_is_found(tmp_path: Path, capfd: pyt
 
 @pytest.mark.parametrize("text", ["", '{"he'])
 def test_a_journal_that_cannot_be_read_is_no_result(tmp_path: Path, text: str) -> None:
-    journal_of(tmp_path / "r.json").write_text(text)
+    make_journal_path(tmp_path / "r.json").write_text(text)
     assert find_results(tmp_path / "r.json") is None
 
 
@@ -170,5 +172,5 @@ def test_a_run_has_its_status_its_results_and_the_end_of_its_output(tmp_path: Pa
 def test_the_end_of_a_log_is_its_last_12_lines(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("\n".join(map(str, range(20))))
-    assert tail_of(log).splitlines() == [str(number) for number in range(8, 20)]
-    assert tail_of(tmp_path / "none") == ""
+    assert read_tail(log).splitlines() == [str(number) for number in range(8, 20)]
+    assert read_tail(tmp_path / "none") == ""

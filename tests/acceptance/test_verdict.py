@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.features.acceptance.lines import lines, title
+from pytest_gpuperf.features.acceptance.lines import format_lines, format_title
 from pytest_gpuperf.features.acceptance.verdict import Acceptance, Fitness, Row, Seen, State, judge_acceptance
-from pytest_gpuperf.features.doctor.finding import critical, info, unknown, warning
+from pytest_gpuperf.features.doctor.finding import make_critical, make_info, make_unknown, make_warning
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
@@ -75,7 +75,7 @@ def test_one_test_that_is_slightly_below_is_a_remark(names: list[str]) -> None:
     acceptance = judged(*(figure(value=SLIGHTLY, name=name) for name in names))
     assert row_of(acceptance, "collectives").state is State.OK
     assert acceptance.fitness is Fitness.REMARKS
-    assert title(acceptance) == "fit, with remarks"
+    assert format_title(acceptance) == "fit, with remarks"
     assert list(acceptance.remarks) == [
         f"collectives: all_reduce[2ranks] {name} 331.2 GB/s, usually 360.0 GB/s, alone among its metrics"
         for name in names
@@ -150,7 +150,7 @@ def test_a_perf_test_that_fails_by_itself_breaks_its_component() -> None:
         State.BROKEN,
         "collectives::test_all_to_all[2ranks]: RankDied: rank 1 died of SIGSEGV; 1 more",
     )
-    assert title(acceptance) == "unfit: collectives"
+    assert format_title(acceptance) == "unfit: collectives"
 
 
 def test_a_broken_component_says_what_is_slow_too() -> None:
@@ -179,9 +179,9 @@ def test_wrong_results_of_a_soak_are_named_first() -> None:
     soak = ran(SOAK, "failed", "AssertionError: product 3 of 7 on rank 1 differs")
     other = ran(node_id("collectives", "sums_apart[2ranks]", "test_correctness.py"), "failed", "1 != 2")
     acceptance = judged(figure(value=FAR), tests=(other, soak))
-    assert title(acceptance) == "unfit: numbers, collectives"
+    assert format_title(acceptance) == "unfit: numbers, collectives"
     assert row_of(acceptance, "numbers").what.startswith("health::test_nothing_is_corrupted[2ranks]: AssertionError")
-    assert title(judged(figure(value=FAR), tests=(other,))) == "unfit: collectives, numbers"
+    assert format_title(judged(figure(value=FAR), tests=(other,))) == "unfit: collectives, numbers"
 
 
 def test_numbers_say_what_passed_and_what_a_soak_compared() -> None:
@@ -241,7 +241,7 @@ def test_a_failing_figure_that_is_not_below_is_a_remark(verdict: Any) -> None:
 
 
 def test_a_critical_finding_breaks_the_component_that_it_is_of() -> None:
-    few = critical("nvlink", "GPU 1: 16 of 18 NVLinks are active", "slower", "reset GPU 1")
+    few = make_critical("nvlink", "GPU 1: 16 of 18 NVLinks are active", "slower", "reset GPU 1")
     acceptance = judged(findings=(few,))
     assert row_of(acceptance, "links between GPUs") == Row("links between GPUs", State.BROKEN, few.what, few.action)
     assert acceptance.remarks == []
@@ -250,7 +250,7 @@ def test_a_critical_finding_breaks_the_component_that_it_is_of() -> None:
 def test_few_cores_make_the_host_slow_and_are_named_first() -> None:
     acceptance = judged(figure(value=FAR), findings=(FEW_CORES,))
     assert row_of(acceptance, "host") == Row("host", State.SLOW, FEW_CORES.what, FEW_CORES.action, decided=True)
-    assert title(acceptance) == "unfit: host, collectives"
+    assert format_title(acceptance) == "unfit: host, collectives"
     assert acceptance.remarks == []
 
 
@@ -260,30 +260,30 @@ def test_few_cores_make_the_host_slow_and_are_named_first() -> None:
 def test_what_a_finding_names_comes_before_what_it_rests_on(check: str, named: str) -> None:
     """Copies of another process slow the memory and the links, too."""
     memory = figure("tiers[2ranks]", subject="memory_hierarchy", name="read", value=FAR)
-    found = warning(check, "GPU 1: another process", "they share", "wait")
+    found = make_warning(check, "GPU 1: another process", "they share", "wait")
     acceptance = judged(memory, findings=(found,))
     assert acceptance.bad[0].component == (named or "GPU memory")
     assert row_of(acceptance, "GPU memory").state is State.SLOW
 
 
 def test_a_warning_is_a_remark() -> None:
-    acceptance = judged(findings=(warning("governor", "the governor is powersave", "slower", "set it"),))
+    acceptance = judged(findings=(make_warning("governor", "the governor is powersave", "slower", "set it"),))
     assert acceptance.fitness is Fitness.REMARKS
     assert list(acceptance.remarks) == ["governor: the governor is powersave"]
 
 
 def test_what_the_machine_hides_and_what_is_only_worth_knowing_is_no_remark() -> None:
-    hidden = (unknown("xid", "the log is hidden", "", ""), info("host memory", "64 GiB"))
+    hidden = (make_unknown("xid", "the log is hidden", "", ""), make_info("host memory", "64 GiB"))
     assert judged(findings=hidden).fitness is Fitness.FIT
 
 
 def test_a_finding_explains_a_slow_component_the_worst_finding_first() -> None:
-    mild = warning("variable names", "NCCL_P2P_DISABEL is no variable", "no effect", "spell it")
+    mild = make_warning("variable names", "NCCL_P2P_DISABEL is no variable", "no effect", "spell it")
     acceptance = judged(figure(value=FAR), findings=(mild, P2P))
     row = row_of(acceptance, "collectives")
     assert (row.state, row.because) == (State.SLOW, f"{P2P.what}; {P2P.action}")
     assert list(acceptance.remarks) == [f"variable names: {mild.what}"]
-    told = " ".join(" ".join(lines(acceptance)).split())
+    told = " ".join(" ".join(format_lines(acceptance)).split())
     assert f"because: {P2P.what}; {P2P.action}" in told
 
 
@@ -412,7 +412,7 @@ def test_no_pair_is_named_if_none_stands_out(pairs: dict[str, object]) -> None:
 def test_a_partial_verdict_has_remarks_at_least_and_says_why() -> None:
     acceptance = judged(partial="interrupted in speed")
     assert acceptance.fitness is Fitness.REMARKS
-    assert title(acceptance) == "fit, with remarks (partial: interrupted in speed)"
+    assert format_title(acceptance) == "fit, with remarks (partial: interrupted in speed)"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests import fake_gpus
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 patch = pytest.MonkeyPatch()
 fake_gpus.install(patch, visible=2)
-patch.setattr(CurrentRanks, "_software", lambda self, size: {"torch": "2.13.0"})  # to load it takes seconds
+patch.setattr(CurrentRanks, "_read_software", lambda self, size: {"torch": "2.13.0"})  # to load it takes seconds
 """
 RANKLESS = f"""{CONFTEST}
 fake_gpus.without_ranks(patch)

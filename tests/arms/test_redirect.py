@@ -241,4 +241,4 @@ def test_a_process_hands_its_redirect_over_by_its_environment(redirect: Redirect
 
 def test_strays_are_the_repositorys_own_files(redirect: Redirect) -> None:
     own, other = f"{redirect.repository}/a.py", f"{redirect.worktree}/a.py"
-    assert redirect.strays([own, other, "/usr/lib/a.py", f"{redirect.repository}/v/site-packages/a.py"]) == [own]
+    assert redirect.list_strays([own, other, "/usr/lib/a.py", f"{redirect.repository}/v/site-packages/a.py"]) == [own]

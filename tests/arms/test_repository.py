@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.git import GitFailed, git
+from pytest_gpuperf.git import GitFailed, run_git
 from pytest_gpuperf.repository import CannotRace, Repository
 from tests.arms import checkouts
 from tests.arms.checkouts import commit
@@ -68,7 +68,7 @@ def test_a_checkout_holds_a_commit_if_no_file_differs_but_records(folder: Path, 
 def test_commits_are_listed_from_the_oldest_after_the_good_one(folder: Path) -> None:
     repository = Repository.of(folder)
     third = commit(folder, {"a/a.py": "3"})
-    assert repository.rev_list("HEAD~2", "HEAD") == [repository.resolve("HEAD~1"), third]
+    assert repository.list_commits("HEAD~2", "HEAD") == [repository.resolve("HEAD~1"), third]
 
 
 @pytest.mark.parametrize(("good", "bad"), [("HEAD", "HEAD~1"), ("HEAD", "HEAD"), ("HEAD", "other")])
@@ -77,7 +77,7 @@ def test_a_bad_commit_that_is_no_later_one_is_refused(folder: Path, good: str, b
     commit(folder, {"other.py": ""})
     checkouts.git(folder, "checkout", "--quiet", "main")
     with pytest.raises(CannotRace, match=rf"^'{bad}' does not come after '{good}' in {folder}: name a good commit "):
-        Repository.of(folder).rev_list(good, bad)
+        Repository.of(folder).list_commits(good, bad)
 
 
 def test_a_commit_that_is_nowhere_is_to_be_fetched(folder: Path) -> None:
@@ -130,12 +130,12 @@ def test_without_git_there_is_no_race(folder: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_folder_that_is_gone_is_not_taken_for_a_lack_of_git(tmp_path: Path) -> None:
     with pytest.raises(GitFailed, match=r"^there is no folder "):
-        git(tmp_path / "gone", "status")
+        run_git(tmp_path / "gone", "status")
 
 
 def test_a_command_that_takes_too_long_fails(folder: Path) -> None:
     with pytest.raises(GitFailed, match=r"^it did not end within 0.05 s$"):
-        git(folder, "-c", "alias.wait=!sleep 1", "wait", timeout=0.05)
+        run_git(folder, "-c", "alias.wait=!sleep 1", "wait", timeout=0.05)
 
 
 def test_a_hook_of_git_that_runs_pytest_misleads_nobody(

@@ -8,7 +8,7 @@ import pytest
 from pytest_gpuperf.features.racing.arms import worktree
 from pytest_gpuperf.features.racing.arms.worktree import Worktree, prune
 from pytest_gpuperf.git import GitFailed
-from pytest_gpuperf.git import git as genuine
+from pytest_gpuperf.git import run_git as genuine
 from pytest_gpuperf.repository import CannotRace, Repository
 from tests.arms.checkouts import commit, git, write
 
@@ -113,7 +113,7 @@ def test_what_git_cannot_do_is_told_with_a_way_out(
     ours = Repository.of(folder)
     sha = git(folder, "rev-parse", "HEAD")
     monkeypatch.setattr(Repository, "resolve", lambda self, commit: sha)
-    monkeypatch.setattr(worktree, "git", fails)
+    monkeypatch.setattr(worktree, "run_git", fails)
     with pytest.raises(CannotRace, match=rf"(?s)^commit {sha[:12]} of {folder} cannot be checked out in .*{message}"):
         Worktree.of(ours, "HEAD", folder.parent / "race")
 
@@ -126,7 +126,7 @@ def test_an_interruption_leaves_nothing(folder: Path, monkeypatch: pytest.Monkey
             raise KeyboardInterrupt
         return text
 
-    monkeypatch.setattr(worktree, "git", interrupted)
+    monkeypatch.setattr(worktree, "run_git", interrupted)
     with pytest.raises(KeyboardInterrupt):
         added(folder)
     assert known(folder) == 1

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pytest_gpuperf.baselines.differences import differing, likeliest_first, usual
+from pytest_gpuperf.baselines.differences import differing, find_usual, sort_by_likelihood
 
 OLD, NEW = {"nccl": "2.28.9", "torch": "2.11.0"}, {"nccl": "2.29.1", "torch": "2.11.0"}
 LL = {**OLD, "NCCL_PROTO": "LL"}
@@ -14,7 +14,7 @@ def test_what_is_likeliest_to_move_a_figure_comes_first() -> None:
     versions = ["python", "kernel", "triton", "driver", "nccl", "torch", "nvidia-cublas", "new", "pcie", "cpu cores"]
     versions += ["cpu numa nodes", "numa binding", "gpu numa nodes"]
     names = [*versions, "OMP_NUM_THREADS", "NCCL_ALGO", "CUDA_HOME"]
-    ordered = [name for name, _ in likeliest_first(dict.fromkeys(names, ("1", "2")))]
+    ordered = [name for name, _ in sort_by_likelihood(dict.fromkeys(names, ("1", "2")))]
     assert ordered == [
         "NCCL_ALGO",
         "CUDA_HOME",
@@ -68,7 +68,7 @@ def test_names_are_in_order() -> None:
 
 
 def test_what_is_usual_is_what_most_launches_had() -> None:
-    assert usual([OLD, LL, OLD, NEW]) == OLD
-    assert usual([LL, LL, OLD]) == LL
-    assert usual([OLD, {**OLD, "triton": "3.5.0"}, OLD]) == {**OLD, "triton": "3.5.0"}
-    assert usual([]) == {}
+    assert find_usual([OLD, LL, OLD, NEW]) == OLD
+    assert find_usual([LL, LL, OLD]) == LL
+    assert find_usual([OLD, {**OLD, "triton": "3.5.0"}, OLD]) == {**OLD, "triton": "3.5.0"}
+    assert find_usual([]) == {}

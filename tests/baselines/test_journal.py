@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuperf.baselines import files
 from pytest_gpuperf.baselines.schema import LaunchInfo
-from pytest_gpuperf.features.recording.journal import Entry, Journal, JournalError, RecordingPlan, same_software
+from pytest_gpuperf.features.recording.journal import Entry, Journal, JournalError, RecordingPlan, require_same_software
 from pytest_gpuperf.figures.metric import Metric
 from tests.baselines.examples import KEY, launch
 
@@ -195,10 +195,10 @@ def test_a_journal_that_cannot_be_read_is_said(path: Path) -> None:
     ],
 )
 def test_launches_of_two_installations_are_not_mixed(path: Path, now: dict[str, str], problem: str) -> None:
-    same_software(path, [ENTRY], {"nccl": "2.28.9", "torch": "2.13.0"})
-    same_software(path, [], now)
+    require_same_software(path, [ENTRY], {"nccl": "2.28.9", "torch": "2.13.0"})
+    require_same_software(path, [], now)
     with pytest.raises(JournalError, match=re.escape(problem)):
-        same_software(path, [ENTRY], now)
+        require_same_software(path, [ENTRY], now)
 
 
 def test_every_line_is_on_the_disk_when_its_test_ends(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

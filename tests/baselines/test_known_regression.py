@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.baselines.plain import plain
+from pytest_gpuperf.baselines.plain import make_plain
 from pytest_gpuperf.baselines.plain import read as read_plain
 from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
@@ -72,4 +72,4 @@ def test_an_expected_centre_of_the_same_size_is_read(center: float) -> None:
 
 def test_a_verdict_travels_with_what_was_expected() -> None:
     verdict = replace(SLOW, expected=KnownRegression("a slow driver", date(2027, 1, 31), 320e9))
-    assert read_plain(Verdict, plain(verdict), "verdict") == verdict
+    assert read_plain(Verdict, make_plain(verdict), "verdict") == verdict

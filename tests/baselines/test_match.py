@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_gpuperf.baselines.match import POWER_LIMIT, Scalar, cure_of, difference
+from pytest_gpuperf.baselines.match import POWER_LIMIT, Scalar, describe_cure, describe_difference
 from pytest_gpuperf.hardware.key import match_fields
 from tests.fake_gpus import gpu, link
 
@@ -25,8 +25,8 @@ STORED: dict[str, Scalar] = {"cc": "9.0", "gpu_count": 2, "mem_gib": 140, "power
     ],
 )
 def test_what_differs_is_named(found: dict[str, Scalar], told: str) -> None:
-    assert difference(STORED, {**STORED, **found}) == told
-    assert difference({**STORED, **found}, STORED) is not None
+    assert describe_difference(STORED, {**STORED, **found}) == told
+    assert describe_difference({**STORED, **found}, STORED) is not None
 
 
 @pytest.mark.parametrize(
@@ -41,17 +41,19 @@ def test_what_differs_is_named(found: dict[str, Scalar], told: str) -> None:
     ],
 )
 def test_what_differs_little_or_is_not_told_can_be_compared(found: dict[str, Scalar]) -> None:
-    assert difference(STORED, {**STORED, **found}) is None
-    assert difference({**STORED, **found}, STORED) is None
+    assert describe_difference(STORED, {**STORED, **found}) is None
+    assert describe_difference({**STORED, **found}, STORED) is None
 
 
 def test_the_cure_names_the_limit() -> None:
     here = {**STORED, "power_limit_w": 600.0}
     elsewhere = "keep baselines of these GPUs in a folder of their own (--baselines DIR)"
-    assert cure_of(STORED, here) == f"measure with its power limit (nvidia-smi -pl 700), or {elsewhere}"
-    assert cure_of(STORED, {**STORED, "mem_gib": 94}) == f"measure on such GPUs, or {elsewhere}"
-    assert cure_of(STORED, {**here, "mem_gib": 94}) == f"measure on such GPUs, or {elsewhere}"  # no limit makes it 140
-    assert cure_of({"cc": "8.0"}, {"cc": "9.0"}) == f"measure on such GPUs, or {elsewhere}"
+    assert describe_cure(STORED, here) == f"measure with its power limit (nvidia-smi -pl 700), or {elsewhere}"
+    assert describe_cure(STORED, {**STORED, "mem_gib": 94}) == f"measure on such GPUs, or {elsewhere}"
+    assert (
+        describe_cure(STORED, {**here, "mem_gib": 94}) == f"measure on such GPUs, or {elsewhere}"
+    )  # no limit makes it 140
+    assert describe_cure({"cc": "8.0"}, {"cc": "9.0"}) == f"measure on such GPUs, or {elsewhere}"
 
 
 def test_the_limit_is_among_the_facts_of_a_machine() -> None:

@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from pytest_gpuperf.baselines.losses import Loss
-from pytest_gpuperf.baselines.merge import Merged, Stamp, UpdatePolicy, enough, join, merge
+from pytest_gpuperf.baselines.merge import Merged, Stamp, UpdatePolicy, drop_too_few, join, merge
 from pytest_gpuperf.baselines.mode import Mode
 from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import Anchor, Baselines, LaunchFigure, MetricBaseline, TestBaseline
@@ -356,7 +356,7 @@ def test_candidates_are_joined_and_a_launch_in_two_of_them_counts_once() -> None
     ids = [figure.launch for figure in joint.tests[TEST].metrics["busbw"].launches]
     assert ids == ["a-0", "a-1", "a-2", "b-0", "b-1"]
     assert set(joint.launches) == set(ids)
-    few, told = enough(joint)
+    few, told = drop_too_few(joint)
     assert list(few.tests) == [TEST]
     assert told == {"t.py::test_b": "2 launches, expected at least 5"}
 

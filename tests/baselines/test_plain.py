@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.baselines.plain import OMITTED, OPTIONAL, FieldError, Made, plain, read
+from pytest_gpuperf.baselines.plain import OMITTED, OPTIONAL, FieldError, Made, make_plain, read
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.outcome import Outcome
 from tests.figures.test_metric import BANDWIDTH, TIME
@@ -19,7 +19,7 @@ from tests.figures.test_metric import BANDWIDTH, TIME
 
 @pytest.mark.parametrize("metric", [BANDWIDTH, TIME])
 def test_json_and_back(metric: Metric) -> None:
-    assert read(Metric, json.loads(json.dumps(plain(metric))), "metric") == metric
+    assert read(Metric, json.loads(json.dumps(make_plain(metric))), "metric") == metric
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_json_and_back(metric: Metric) -> None:
 )
 def test_json_that_is_no_metric_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(FieldError, match=message):
-        read(Metric, {**plain(BANDWIDTH), **change}, "metric")
+        read(Metric, {**make_plain(BANDWIDTH), **change}, "metric")
 
 
-@pytest.mark.parametrize("name", list(plain(BANDWIDTH)))
+@pytest.mark.parametrize("name", list(make_plain(BANDWIDTH)))
 def test_a_missing_key_is_named(name: str) -> None:
-    data = plain(BANDWIDTH)
+    data = make_plain(BANDWIDTH)
     del data[name]
     with pytest.raises(FieldError, match=rf"metric: got \[.*, expected a key '{name}'"):
         read(Metric, data, "metric")
@@ -54,15 +54,15 @@ json_values = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(list(plain(BANDWIDTH))), json_values))
+@given(st.dictionaries(st.sampled_from(list(make_plain(BANDWIDTH))), json_values))
 def test_hostile_json_is_a_metric_or_a_field_error(change: dict[str, object]) -> None:
     with suppress(FieldError):
-        read(Metric, {**plain(BANDWIDTH), **change}, "metric")
+        read(Metric, {**make_plain(BANDWIDTH), **change}, "metric")
 
 
 def test_the_name_of_a_file_that_is_not_utf_8_comes_back() -> None:
     metric = replace(TIME, clock="a\udcffb")
-    assert read(Metric, json.loads(json.dumps(plain(metric))), "metric") == metric
+    assert read(Metric, json.loads(json.dumps(make_plain(metric))), "metric") == metric
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_name_of_a_file_that_is_not_utf_8_comes_back() -> None:
 )
 def test_a_list_that_is_too_short_or_too_long_is_refused(interval: object, expected: str) -> None:
     with pytest.raises(FieldError, match=rf"metric\.interval(\[1\])?: got .*, expected {expected}$"):
-        read(Metric, {**plain(BANDWIDTH), "interval": interval}, "metric")
+        read(Metric, {**make_plain(BANDWIDTH), "interval": interval}, "metric")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ ONE = Holder("a", True, 1, Outcome.SAME, date(2027, 1, 31))
 
 def test_a_value_within_values_is_plain_and_comes_back() -> None:
     whole = replace(ONE, others=(ONE, replace(ONE, later="y")), by_name={"one": ONE, "none": None})
-    assert read(Holder, json.loads(json.dumps(plain(whole))), "file") == whole
-    assert plain(ONE) == {
+    assert read(Holder, json.loads(json.dumps(make_plain(whole))), "file") == whole
+    assert make_plain(ONE) == {
         "name": "a",
         "flag": True,
         "count": 1,
@@ -117,12 +117,18 @@ def test_a_value_within_values_is_plain_and_comes_back() -> None:
         ({"day": "soon"}, "file.day: Invalid isoformat string: 'soon'"),
         ({"others": {}}, "file.others: got {}, expected a list"),
         ({"others": [3]}, "file.others[0]: got 3, expected an object"),
-        ({"others": [plain(ONE), {**plain(ONE), "count": "1"}]}, "file.others[1].count: got '1', expected an integer"),
-        ({"others": [{**plain(ONE), "old": 1}]}, "file.others[0]: got 'old', expected no keys but name, flag, count"),
+        (
+            {"others": [make_plain(ONE), {**make_plain(ONE), "count": "1"}]},
+            "file.others[1].count: got '1', expected an integer",
+        ),
+        (
+            {"others": [{**make_plain(ONE), "old": 1}]},
+            "file.others[0]: got 'old', expected no keys but name, flag, count",
+        ),
         ({"by_name": {"a b": {"name": 1}}}, "file.by_name['a b']: got ['name'], expected a key 'flag'"),
     ],
 )
 def test_what_is_no_such_value_is_named_by_its_place(change: dict[str, Any], problem: str) -> None:
     with pytest.raises(FieldError) as caught:
-        read(Holder, {**plain(ONE), **change}, "file")
+        read(Holder, {**make_plain(ONE), **change}, "file")
     assert str(caught.value).startswith(problem)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.baselines.plain import plain
+from pytest_gpuperf.baselines.plain import make_plain
 from pytest_gpuperf.baselines.provenance import UNKNOWN, commit_of, is_dirty, stamp
-from pytest_gpuperf.git import NoGit, git, show
+from pytest_gpuperf.git import NoGit, run_git, show
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("GITHUB_SHA", raising=False)
     folder = tmp_path / "clone"
     folder.mkdir()
-    git(folder, "init", "-q")
+    run_git(folder, "init", "-q")
     return folder
 
 
@@ -24,8 +24,8 @@ def test_a_name_that_is_no_utf8_is_recorded_with_marks(repository: Path, tmp_pat
     (tmp_path / "gitconfig").write_bytes(b"[user]\n\tname = Ren\xe9\n")
     made = stamp(repository, "why")
     assert made.author == "Ren\ufffd"
-    assert json.loads(json.dumps(plain(made)).encode())["author"] == "Ren\ufffd"
-    assert show(git(repository, "config", "user.name")) == "Ren\ufffd"
+    assert json.loads(json.dumps(make_plain(made)).encode())["author"] == "Ren\ufffd"
+    assert show(run_git(repository, "config", "user.name")) == "Ren\ufffd"
 
 
 def test_without_a_commit_or_git_nothing_is_known(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,4 +34,4 @@ def test_without_a_commit_or_git_nothing_is_known(repository: Path, monkeypatch:
     monkeypatch.setenv("PATH", "/nowhere")
     assert commit_of(repository) == UNKNOWN
     with pytest.raises(NoGit, match=r"^git is not installed, or not on PATH$"):
-        git(repository, "status")
+        run_git(repository, "status")

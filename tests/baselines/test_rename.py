@@ -12,7 +12,7 @@ from pytest_gpuperf.baselines.merge import Stamp
 from pytest_gpuperf.baselines.rename import RenameError, rename
 from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import Baselines, Update
-from pytest_gpuperf.baselines.storage import storage_at
+from pytest_gpuperf.baselines.storage import make_storage
 from tests.baselines.examples import KEY, baselines
 
 OTHER_KEY = "2x-nvidia-h200-nv18"
@@ -67,7 +67,7 @@ def read(folder: Path, key: str = KEY) -> Baselines:
 def test_a_name_and_all_below_it_get_the_new_one(tmp_path: Path, old: str, new: str, left: dict[str, str]) -> None:
     before = stored(TWO, FOUR, METHOD, LONGER, PLAIN)
     kept(tmp_path, before)
-    assert rename(storage_at(tmp_path), old, new, STAMP) == {str(tmp_path / f"{KEY}.json"): left}
+    assert rename(make_storage(tmp_path), old, new, STAMP) == {str(tmp_path / f"{KEY}.json"): left}
     after = read(tmp_path)
     assert after.tests == {left.get(test, test): entry for test, entry in before.tests.items()}
     assert (after.launches, after.match) == (before.launches, before.match)
@@ -79,7 +79,7 @@ def test_all_files_of_the_folder_are_changed_that_have_it(tmp_path: Path) -> Non
     kept(tmp_path, stored(TWO), stored(TWO, LONGER, key=OTHER_KEY), stored(LONGER, key="1x-nvidia-t4"))
     (tmp_path / f".{KEY}.journal").write_text("of a recording")
     text = (tmp_path / "1x-nvidia-t4.json").read_text()
-    rename(storage_at(tmp_path), TWO, FOUR, STAMP)
+    rename(make_storage(tmp_path), TWO, FOUR, STAMP)
     assert names(tmp_path) == [FOUR]
     assert names(tmp_path, OTHER_KEY) == [FOUR, LONGER]
     assert (tmp_path / "1x-nvidia-t4.json").read_text() == text
@@ -89,7 +89,7 @@ def test_a_name_that_is_taken_is_refused_and_no_file_is_changed(tmp_path: Path) 
     kept(tmp_path, stored(TWO, FOUR, key=OTHER_KEY), stored(TWO))
     texts = {path: path.read_text() for path in tmp_path.glob("*.json")}
     with pytest.raises(RenameError) as caught:
-        rename(storage_at(tmp_path), TWO, FOUR, STAMP)
+        rename(make_storage(tmp_path), TWO, FOUR, STAMP)
     assert str(caught.value) == (
         f"'{TWO}' cannot become '{FOUR}', which has an entry already in {tmp_path / OTHER_KEY}.json: delete the one "
         'that is not needed, under "tests" there'
@@ -101,7 +101,7 @@ def test_a_name_that_is_taken_is_refused_and_no_file_is_changed(tmp_path: Path) 
 def test_a_name_that_no_entry_has_is_refused(tmp_path: Path, old: str) -> None:
     kept(tmp_path, stored(TWO))
     with pytest.raises(RenameError) as caught:
-        rename(storage_at(tmp_path), old, "x", STAMP)
+        rename(make_storage(tmp_path), old, "x", STAMP)
     assert str(caught.value) == (
         f"no baselines have an entry of '{old}', or of a test below it: name it as it stands under \"tests\", from the "
         "rootdir"
@@ -110,7 +110,7 @@ def test_a_name_that_no_entry_has_is_refused(tmp_path: Path, old: str) -> None:
 
 def test_a_folder_without_baselines_has_no_entry(tmp_path: Path) -> None:
     with pytest.raises(RenameError, match=r"^no baselines have an entry of 'x', "):
-        rename(storage_at(tmp_path / "none"), "x", "y", STAMP)
+        rename(make_storage(tmp_path / "none"), "x", "y", STAMP)
 
 
 def test_it_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

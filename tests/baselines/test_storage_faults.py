@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuperf.baselines.json_files import load, save, update
-from pytest_gpuperf.baselines.json_text import text_of
+from pytest_gpuperf.baselines.json_text import format_json
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines, TestBaseline
 from tests.baselines.examples import KEY, TEST, baselines, metric_baseline
 from tests.whole_run import ROOT, environment
@@ -249,7 +249,7 @@ def test_a_file_that_changed_anywhere_is_read_as_what_it_says_or_refused(path: P
         assert refusal.startswith(f"baselines {str(path)!r}: ")
     else:
         assert read is not None
-        assert Baselines.from_json(json.loads(text_of(read.to_json())), path, KEY) == read
+        assert Baselines.from_json(json.loads(format_json(read.to_json())), path, KEY) == read
 
 
 def test_entries_that_did_not_change_stay_byte_for_byte(path: Path) -> None:
@@ -258,11 +258,11 @@ def test_entries_that_did_not_change_stay_byte_for_byte(path: Path) -> None:
     raw = json.loads(path.read_text())
     metric = raw["tests"][TEST]["metrics"]["busbw"]
     metric["sigma_b"], metric["launches"][0]["q1"] = 0.123456789, 352560000000
-    path.write_text(text_of(raw))
+    path.write_text(format_json(raw))
     before = path.read_text()
     update(path, KEY, lambda stored: _with(stored, other))
     after = json.loads(path.read_text())
-    assert text_of(after["tests"][TEST]) == text_of(raw["tests"][TEST])
+    assert format_json(after["tests"][TEST]) == format_json(raw["tests"][TEST])
     assert set(after["tests"]) == {TEST, other}
     assert before != path.read_text()
 
@@ -304,7 +304,7 @@ def test_recorded_baselines_are_read_and_their_entries_survive_an_update(file: P
     update(path, file.stem, change)
     before, after = (json.loads(place.read_text())["tests"] for place in (file, path))
     for test in smaller:
-        assert text_of(before[test]) == text_of(after[test])
+        assert format_json(before[test]) == format_json(after[test])
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "baselines").glob("*.json")), ids=lambda file: file.stem)

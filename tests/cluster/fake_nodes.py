@@ -34,7 +34,7 @@ def install(
         fabrics: labels of the network by node, if it is not that of this machine.
         shared: whether all nodes have the same GPUs.
     """
-    real_member, real_spec = Membership._member, RankSupply.spec
+    real_member, real_spec = Membership._make_member, RankSupply.spec
 
     def member(self: Membership, bundle: int, identity: str, actor: Any, facts: Any) -> Member:
         found = real_member(self, bundle, identity, actor, facts)
@@ -55,6 +55,6 @@ def install(
     def spec(self: RankSupply, test: CurrentTest, world_size: int) -> PoolSpec:
         return replace(real_spec(self, test, world_size), gpus=())
 
-    patch.setattr(Membership, "_member", member)
+    patch.setattr(Membership, "_make_member", member)
     patch.setattr(RankSupply, "spec", spec)
     patch.setattr(Cluster, "watch", lambda self, gpus: ClusterWatch([]))

@@ -30,7 +30,7 @@ def test_the_environment_carries_all_of_it_and_ranks_do_not_inherit_it() -> None
     assert environ == {"PATH": "/bin"}
     assert Lent.take_from(environ) is None
     assert taken.group().id.hex() == GROUP
-    assert taken.of_bundle(1).gpus == "GPU-b"
+    assert taken.find_by_bundle(1).gpus == "GPU-b"
     assert taken.list_lost(["a", "c"]) == ["b"]
 
 
@@ -41,4 +41,4 @@ def test_a_host_on_a_lent_node_has_its_gpus_and_variables(monkeypatch: pytest.Mo
     monkeypatch.setattr("pytest_gpuperf.features.cluster.node_host._leave_with", lambda raylet: None)
     host = NodeHost((), {}, {"PYTHONPATH": "/old"}, "GPU-a")
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-a"
-    assert host._environ(PoolSpec(2), {"PYTHONPATH": "/run"})["PYTHONPATH"] == "/old"
+    assert host._make_environ(PoolSpec(2), {"PYTHONPATH": "/run"})["PYTHONPATH"] == "/old"

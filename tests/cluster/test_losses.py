@@ -23,7 +23,7 @@ from pytest_gpuperf.features.cluster.cluster import Cluster
 from pytest_gpuperf.features.cluster.connection import Connection
 from pytest_gpuperf.features.cluster.failures import ClusterError, NodeLostError
 from pytest_gpuperf.features.cluster.leasing import ClusterLeasing
-from pytest_gpuperf.features.cluster.member import Member, long_results
+from pytest_gpuperf.features.cluster.member import Member, await_long_results
 from pytest_gpuperf.features.cluster.membership import Membership
 from pytest_gpuperf.features.cluster.reservation import Reservation
 from pytest_gpuperf.features.cluster.watching import ClusterWatch
@@ -43,7 +43,7 @@ HEADLESS = (
 
 
 def test_a_head_at_which_nothing_listens_is_gone() -> None:
-    assert Connection("127.0.0.1:1").headless(5.0) == HEADLESS.format("127.0.0.1:1")
+    assert Connection("127.0.0.1:1").describe_lost_head(5.0) == HEADLESS.format("127.0.0.1:1")
 
 
 def test_a_head_that_listens_and_answers_nothing_is_gone_for_the_rest_of_the_run(
@@ -54,7 +54,7 @@ def test_a_head_that_listens_and_answers_nothing_is_gone_for_the_rest_of_the_run
         cluster = Connection(address)
         for answers, said in ((True, ""), (False, HEADLESS.format(address)), (True, HEADLESS.format(address))):
             monkeypatch.setattr(connection, "answers_requests", lambda timeout, answers=answers: answers)
-            assert cluster.headless(5.0) == said
+            assert cluster.describe_lost_head(5.0) == said
 
 
 DAEMONLESS = (
@@ -128,7 +128,7 @@ def cluster_without_nodes(headless: str) -> tuple[Any, list[float]]:
         time.sleep(timeout)
 
     nodes = cluster._nodes
-    nodes.cut_off, nodes._host, nodes._take_in = lambda: headless, lambda bundle: bundle, take_in
+    nodes.cut_off, nodes._start_host, nodes._take_in = lambda: headless, lambda bundle: bundle, take_in
     return cluster, waits
 
 
@@ -168,7 +168,7 @@ def test_once_the_daemon_beside_pytest_has_ended_no_node_is_used() -> None:
     cluster, _ = cluster_without_nodes(DAEMONLESS)
     answers: Any = member("gpu-a", [0])
     answers.lose = lambda reason: setattr(answers, "lost", reason)
-    cluster._nodes.members, cluster._nodes._daemonless = [answers], lambda: DAEMONLESS
+    cluster._nodes.members, cluster._nodes._describe_dead_daemon = [answers], lambda: DAEMONLESS
     cluster.look()
     assert cluster.losses == [DAEMONLESS]
     assert cluster.capacity.slots == ()
@@ -236,7 +236,7 @@ def test_a_node_that_works_for_long_must_answer_meanwhile(
     facts = NodeFacts({}, Machine((), None, False), "tcp")
     member = Member("gpu-b", "10.0.0.1", 0, 1, Actor(), facts, 2.0)
     with pytest.raises(NodeLostError, match=f"^node gpu-b did not answer within {said}: it is stopped, cut off or"):
-        long_results([(member, "start")], timeout)
+        await_long_results([(member, "start")], timeout)
     assert ray.asked == 2  # whether there is a result yet, and for a moment
 
 
@@ -275,13 +275,13 @@ def test_nodes_that_are_silent_together_share_one_deadline(monkeypatch: pytest.M
     facts = NodeFacts({}, Machine((), None, False), "tcp")
     nodes = [Member(f"gpu-{k}", "10.0.0.1", k, 1, Actor(), facts, 15.0) for k in range(63)]
     run = membership(*nodes)
-    run._daemonless, run.heal = str, lambda wait: None
+    run._describe_dead_daemon, run.heal = str, lambda wait: None
     match how:
         case "look":
             run.look()
         case "start":
             with pytest.raises(NodeLostError, match=r"^node gpu-0 did not answer within 15 s"):
-                long_results([(node, "start") for node in nodes], 420.0)
+                await_long_results([(node, "start") for node in nodes], 420.0)
         case "watch":
             with ClusterWatch([(node, ["GPU-0"]) for node in nodes]):
                 pass
@@ -300,7 +300,7 @@ def test_another_node_in_place_of_a_lost_one_is_asked_what_it_has(monkeypatch: p
     nodes._coming = {0: ("identity", "actor", "facts")}
     came: Any = member("gpu-b", [])
     came.call, came.result = lambda *_: None, lambda *_, since: True
-    nodes._member = lambda bundle, identity, actor, facts: came
+    nodes._make_member = lambda bundle, identity, actor, facts: came
     nodes._require_alike = lambda: None
     assert not cluster.lacks("a_package")
     monkeypatch.setattr(ray, "wait", lambda references, timeout: (references, []))

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.features.cluster.admission import require_reachable, require_same_software
-from pytest_gpuperf.features.cluster.connection import _refusal
+from pytest_gpuperf.features.cluster.connection import _describe_refusal
 from pytest_gpuperf.features.cluster.failures import ClusterError
 from pytest_gpuperf.features.cluster.member import Member
-from pytest_gpuperf.features.cluster.membership import _unusable
-from pytest_gpuperf.features.cluster.node_host import NodeHost, fabric, importable
-from pytest_gpuperf.features.cluster.reservation import RayNode, Reservation, reservation
-from pytest_gpuperf.features.cluster.wire import NodeFacts, endings_received, endings_sent, receive, send, size_of
+from pytest_gpuperf.features.cluster.membership import _describe_unusable
+from pytest_gpuperf.features.cluster.node_host import NodeHost, can_import, fabric
+from pytest_gpuperf.features.cluster.reservation import RayNode, Reservation, make_reservation
+from pytest_gpuperf.features.cluster.wire import NodeFacts, count_bytes, receive, receive_endings, send, send_endings
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.nodes import as_one, difference
+from pytest_gpuperf.hardware.nodes import find_difference, merge_machines
 from pytest_gpuperf.hardware.site import Site, join_site
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.endings import Answered, Died
@@ -45,11 +45,11 @@ def nodes(*gpus: int, cpus: int = 4) -> list[RayNode]:
 def test_gpus_are_taken_of_as_few_nodes_as_have_them(
     gpus: tuple[int, ...], wanted: int | None, bundles: list[int]
 ) -> None:
-    assert [bundle["GPU"] for bundle in reservation(nodes(*gpus), wanted).bundles] == bundles
+    assert [bundle["GPU"] for bundle in make_reservation(nodes(*gpus), wanted).bundles] == bundles
 
 
 def test_without_gpus_all_nodes_with_a_cpu_are_taken() -> None:
-    assert reservation([*nodes(0, 0), *nodes(0, cpus=0)], 0) == Reservation(({"CPU": 1.0},) * 2, gpus=False)
+    assert make_reservation([*nodes(0, 0), *nodes(0, cpus=0)], 0) == Reservation(({"CPU": 1.0},) * 2, gpus=False)
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_what_the_nodes_do_not_have_is_said_with_what_they_have(
     found: list[RayNode], wanted: int | None, message: str
 ) -> None:
     with pytest.raises(ClusterError) as caught:
-        reservation(found, wanted)
+        make_reservation(found, wanted)
     assert str(caught.value).startswith(message)
 
 
 def test_a_reservation_is_told_in_words() -> None:
-    assert str(reservation(nodes(8, 8), 12)) == "1 node with 8 GPUs and 1 node with 4 GPUs"
-    assert str(reservation(nodes(0, 0), 0)) == "2 nodes with a CPU"
+    assert str(make_reservation(nodes(8, 8), 12)) == "1 node with 8 GPUs and 1 node with 4 GPUs"
+    assert str(make_reservation(nodes(0, 0), 0)) == "2 nodes with a CPU"
 
 
 def test_a_node_at_its_own_loopback_is_refused_among_others() -> None:
@@ -98,22 +98,24 @@ def test_nodes_with_other_versions_are_refused_by_name() -> None:
 
 def test_a_node_that_cannot_import_the_package_is_told_what_to_install() -> None:
     error = RuntimeError("...\nModuleNotFoundError: No module named 'pytest_gpuperf'")
-    assert _unusable(error) == "a node of the cluster lacks pytest-gpuperf: install the same version on all nodes"
-    assert _unusable(RuntimeError("x\nno disk")) == "a node of the cluster cannot host ranks: no disk"
+    assert (
+        _describe_unusable(error) == "a node of the cluster lacks pytest-gpuperf: install the same version on all nodes"
+    )
+    assert _describe_unusable(RuntimeError("x\nno disk")) == "a node of the cluster cannot host ranks: no disk"
 
 
 def test_unlike_nodes_are_named_with_what_differs() -> None:
     eight = machine_of(8)
-    assert difference({"a": eight, "b": eight}) is None
-    said = difference({"a": eight, "b": machine_of(4)})
+    assert find_difference({"a": eight, "b": eight}) is None
+    said = find_difference({"a": eight, "b": machine_of(4)})
     assert said == "nodes a and b are unlike: GPUs' count 8 on a, 4 on b"
     other = replace(eight, gpus=tuple(replace(gpu, name="NVIDIA B300") for gpu in eight.gpus))
-    assert "GPUs NVIDIA " in str(difference({"a": eight, "c": other}))
+    assert "GPUs NVIDIA " in str(find_difference({"a": eight, "c": other}))
 
 
 def test_nodes_on_unlike_networks_are_named() -> None:
     eight = machine_of(8)
-    said = difference({"a": replace(eight, fabric="ib"), "b": replace(eight, fabric="roce")})
+    said = find_difference({"a": replace(eight, fabric="ib"), "b": replace(eight, fabric="roce")})
     assert said == "nodes a and b are unlike: network ib on a, roce on b"
 
 
@@ -123,10 +125,10 @@ def joined_by(fabric: str, *machines: Machine) -> list[Machine]:
 
 def test_the_key_of_a_cluster_tells_its_nodes_and_their_network() -> None:
     eight = replace(machine_of(8), fabric="ib")
-    both = as_one({"a": eight, "b": eight})
+    both = merge_machines({"a": eight, "b": eight})
     assert both.key == f"2n-{eight.key}-ib" == "2n-8x-nvidia-h200-nv18-ib"
     assert len(both.gpus) == 16
-    assert as_one({"a": eight}) is eight
+    assert merge_machines({"a": eight}) is eight
 
 
 def test_the_key_of_unlike_nodes_lists_each_kind_in_any_order() -> None:
@@ -141,7 +143,7 @@ def test_the_key_of_unlike_nodes_lists_each_kind_in_any_order() -> None:
     }
     for key, machines in unlike.items():
         found = [
-            as_one({str(number): machine for number, machine in enumerate(order)})
+            merge_machines({str(number): machine for number, machine in enumerate(order)})
             for order in itertools.permutations(machines)
         ]
         assert {one.key for one in found} == {key}
@@ -150,9 +152,9 @@ def test_the_key_of_unlike_nodes_lists_each_kind_in_any_order() -> None:
 
 def test_a_clusters_memory_is_as_fast_as_its_slowest_nodes() -> None:
     one, other = (replace(machine_of(2), memory_told=rate, host_told=5e10) for rate in (4.8e12, 4.0e12))
-    both = as_one({"a": one, "b": other})
+    both = merge_machines({"a": one, "b": other})
     assert (both.memory_rate, both.host_rate) == (4.0e12, 5e10)
-    untold = as_one({"a": one, "b": machine_of(2)})
+    untold = merge_machines({"a": one, "b": machine_of(2)})
     assert (untold.memory_rate, untold.host_rate) == (None, None)
 
 
@@ -175,15 +177,15 @@ def test_facts_of_nodes_stand_beside_what_they_have_in_common() -> None:
 
 def test_large_parts_travel_and_arrive_in_memory_that_can_be_written() -> None:
     parcel = Parcel(b"stream", [bytearray(b"part"), pickle.PickleBuffer(b"more")])
-    assert size_of(parcel) == 14
+    assert count_bytes(parcel) == 14
     there = receive(send(parcel))
     assert (bytes(there.stream), [bytes(memoryview(part)) for part in there.buffers]) == (b"stream", [b"part", b"more"])
     assert all(isinstance(part, bytearray) for part in (there.stream, *there.buffers))
 
 
 def test_moments_of_a_node_are_told_by_the_controllers_clock() -> None:
-    endings = endings_sent({0: Answered(Parcel(b"x")), 1: Died(105.0, 1)})
-    there: dict[int, Any] = endings_received(endings, offset=100.0)
+    endings = send_endings({0: Answered(Parcel(b"x")), 1: Died(105.0, 1)})
+    there: dict[int, Any] = receive_endings(endings, offset=100.0)
     assert there[1].at == 5.0
     assert bytes(there[0].payload.stream) == b"x"
 
@@ -193,9 +195,9 @@ def test_what_lies_in_the_controllers_folder_is_no_installation(
 ) -> None:
     (tmp_path / "lies_here.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    assert importable("lies_here", [])
-    assert not importable("lies_here", [str(tmp_path)])
-    assert importable("torch", [str(tmp_path)])
+    assert can_import("lies_here", [])
+    assert not can_import("lies_here", [str(tmp_path)])
+    assert can_import("torch", [str(tmp_path)])
     assert str(tmp_path) in sys.path
 
 
@@ -205,10 +207,10 @@ def test_a_rank_has_its_nodes_own_identity_unless_its_test_sets_another(monkeypa
     host: Any = object.__new__(NodeHost)
     host._interface, host._variables = "eth0", {}
     run = {"NCCL_HOSTID": "gpu-a", "PATH": "/controller/bin", "NCCL_DEBUG": "INFO"}
-    own = host._environ(PoolSpec(2), run)
+    own = host._make_environ(PoolSpec(2), run)
     assert (own["NCCL_HOSTID"], own["PATH"], own["NCCL_DEBUG"]) == ("gpu-b", "/node/bin", "INFO")
     assert own["NCCL_SOCKET_IFNAME"] == "eth0"
-    of_test = host._environ(PoolSpec(2, environ=(("NCCL_HOSTID", "pod-{rank}"),)), run)
+    of_test = host._make_environ(PoolSpec(2, environ=(("NCCL_HOSTID", "pod-{rank}"),)), run)
     assert of_test["NCCL_HOSTID"] == "pod-{rank}"
 
 
@@ -267,7 +269,7 @@ def test_no_run_imports_ray_that_has_no_cluster(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_does_not_let_one_in_is_told_from_one_that_is_not_there() -> None:
-    said = _refusal("head:6379", ConnectionError("Failed to connect"), listens=True)
+    said = _describe_refusal("head:6379", ConnectionError("Failed to connect"), listens=True)
     assert said.startswith("--cluster head:6379: something listens there, and this process cannot join it as a Ray ")
     assert "If the cluster wants a token, set RAY_AUTH_MODE=token and have its ~/.ray/auth_token here; " in said
 
@@ -283,4 +285,4 @@ def test_a_cluster_that_does_not_let_one_in_is_told_from_one_that_is_not_there()
     ],
 )
 def test_a_cluster_that_cannot_be_joined_says_why(error: Exception, said: str) -> None:
-    assert _refusal("auto", error).startswith(f"--cluster auto: {said}")
+    assert _describe_refusal("auto", error).startswith(f"--cluster auto: {said}")

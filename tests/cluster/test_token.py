@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.features.cluster.failures import ClusterError
-from pytest_gpuperf.features.cluster.token import mode_of, warning
+from pytest_gpuperf.features.cluster.token import format_warning, read_mode
 from tests.whole_run import run_pytest
 
 pytestmark = pytest.mark.usefixtures("fresh_python")
@@ -20,12 +20,12 @@ CURE = (
 
 @pytest.mark.parametrize("mode", [{}, {"RAY_AUTH_MODE": "token"}, {"RAY_AUTH_MODE": "Token"}, {"RAY_AUTH_MODE": ""}])
 def test_the_token_may_be_a_variable_or_a_file(tmp_path: Path, mode: dict[str, str]) -> None:
-    assert mode_of({**mode, "RAY_AUTH_TOKEN": "secret"}, tmp_path) == "token"
+    assert read_mode({**mode, "RAY_AUTH_TOKEN": "secret"}, tmp_path) == "token"
     file = tmp_path / ".ray" / "auth_token"
     file.parent.mkdir()
     file.write_text("secret")
-    assert mode_of(mode, tmp_path) == "token"
-    assert mode_of({**mode, "RAY_AUTH_TOKEN_PATH": str(file)}, tmp_path / "elsewhere") == "token"
+    assert read_mode(mode, tmp_path) == "token"
+    assert read_mode({**mode, "RAY_AUTH_TOKEN_PATH": str(file)}, tmp_path / "elsewhere") == "token"
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_without_a_token_the_error_says_what_to_do(tmp_path: Path, text: bytes |
     if text is not None:
         file.write_bytes(text)
     with pytest.raises(ClusterError) as caught:
-        mode_of({"RAY_AUTH_TOKEN": " ", "RAY_AUTH_TOKEN_PATH": str(file)}, tmp_path)
+        read_mode({"RAY_AUTH_TOKEN": " ", "RAY_AUTH_TOKEN_PATH": str(file)}, tmp_path)
     cure = CURE.format(default=tmp_path / ".ray" / "auth_token")
     assert str(caught.value) == (
         "--cluster needs the token of the Ray cluster, because without one whoever reaches its ports can run code on "
@@ -53,9 +53,9 @@ def test_a_run_without_a_token_is_refused_before_ray_is_asked(tmp_path: Path) ->
 
 
 def test_other_ways_are_left_to_ray_and_an_open_cluster_is_told(tmp_path: Path) -> None:
-    assert mode_of({"RAY_AUTH_MODE": "k8s"}, tmp_path) == "k8s"
-    assert mode_of({"RAY_AUTH_MODE": "disabled"}, tmp_path) == "disabled"
-    assert warning({}) == warning({"RAY_AUTH_MODE": "token"}) == ""
-    assert warning({"RAY_AUTH_MODE": "disabled"}) == (
+    assert read_mode({"RAY_AUTH_MODE": "k8s"}, tmp_path) == "k8s"
+    assert read_mode({"RAY_AUTH_MODE": "disabled"}, tmp_path) == "disabled"
+    assert format_warning({}) == format_warning({"RAY_AUTH_MODE": "token"}) == ""
+    assert format_warning({"RAY_AUTH_MODE": "disabled"}) == (
         "RAY_AUTH_MODE=disabled: whoever reaches the ports of Ray can run code on the nodes"
     )

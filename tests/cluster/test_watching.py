@@ -14,7 +14,7 @@ from pytest_gpuperf.features.cluster.member import Member
 from pytest_gpuperf.features.cluster.watching import ClusterWatch
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.hardware.device import HardwareError, Xid
-from pytest_gpuperf.hardware.fitness import AtStart, conditions
+from pytest_gpuperf.hardware.fitness import AtStart, make_conditions
 from pytest_gpuperf.hardware.nvml import Nvml
 from tests.cluster.members import member
 from tests.hardware.fake_nvml import Device, FakeNvml
@@ -44,7 +44,7 @@ def test_gpus_of_all_nodes_are_watched(devices: Mapping[str, Device]) -> None:
     assert [seen.uuid for seen in watch.seen[:1]] == ["GPU-0"]
     assert {seen.uuid for seen in watch.seen} == {"GPU-0", "GPU-2", "GPU-3"}
     assert watch.xids == (Xid("GPU-2", 31),)
-    found = conditions(watch.seen, AtStart({}, (), nodes.node_names), watch.xids)
+    found = make_conditions(watch.seen, AtStart({}, (), nodes.node_names), watch.xids)
     assert found.tripped == (
         Tripped("GPU-3", Gate.HARDWARE_THERMAL_SLOWDOWN, node="gpu-b"),
         Tripped("GPU-2", Gate.XID, 31, node="gpu-b"),
@@ -57,7 +57,7 @@ def test_a_node_that_is_lost_meanwhile_leaves_the_others_watched(devices: Mappin
         b.lost = "node gpu-b is gone"
         devices["GPU-0"].reasons = _HOT
     assert {seen.uuid for seen in watch.seen} == {"GPU-0"}
-    (tripped,) = conditions(watch.seen, AtStart({}, ())).tripped
+    (tripped,) = make_conditions(watch.seen, AtStart({}, ())).tripped
     assert tripped.gate is Gate.HARDWARE_THERMAL_SLOWDOWN
 
 
@@ -75,7 +75,7 @@ def test_a_node_is_watched_from_the_beginning_of_each_block(devices: Mapping[str
     for expected in (True, False):
         with ClusterWatch([(a, ["GPU-0"])]) as watch:
             devices["GPU-0"].reasons = 0
-        assert bool(conditions(watch.seen, AtStart({}, ())).tripped) is expected
+        assert bool(make_conditions(watch.seen, AtStart({}, ())).tripped) is expected
     assert a.host.unwatch() == ((), ())
 
 

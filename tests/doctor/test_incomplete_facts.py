@@ -8,14 +8,14 @@ import pytest
 
 from pytest_gpuperf.features.doctor.diagnosis import diagnose
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.features.doctor.lines import report, suggestions
+from pytest_gpuperf.features.doctor.lines import format_suggestions, report
 from pytest_gpuperf.features.doctor.suggest import suggest
 from tests.doctor.machines import FOLDER, NAMES, machine
 
 
 def diagnosed(facts: Facts) -> None:
     assert report(facts, diagnose(facts))
-    assert suggestions(facts, suggest(facts))
+    assert format_suggestions(facts, suggest(facts))
 
 
 def without(*path: str, first: bool = False) -> Callable[[dict[str, Any]], None]:

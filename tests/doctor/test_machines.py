@@ -6,8 +6,8 @@ import pytest
 
 from pytest_gpuperf.features.doctor.diagnosis import blocks, diagnose
 from pytest_gpuperf.features.doctor.finding import Severity
-from pytest_gpuperf.features.doctor.topology_table import table
-from pytest_gpuperf.hardware.topology import labels
+from pytest_gpuperf.features.doctor.topology_table import format_table
+from pytest_gpuperf.hardware.topology import label_pairs
 from tests.doctor.machines import FOLDER, NAMES, machine
 
 FOUND = {
@@ -73,12 +73,12 @@ def test_the_worst_comes_first() -> None:
     ],
 )
 def test_the_topology_is_in_the_words_of_nvidia_smi(name: str, words: set[str]) -> None:
-    assert set(labels(machine(name).inspection).values()) == words
+    assert set(label_pairs(machine(name).inspection).values()) == words
 
 
 def test_the_table_of_a_box_with_bridges() -> None:
     facts = machine("a100-pcie")
-    assert table(facts.inspection, facts.system.nodes) == [
+    assert format_table(facts.inspection, facts.system.nodes) == [
         "      GPU0  GPU1  GPU2  GPU3  CPU cores  NUMA",
         "GPU0  X     NV12  SYS   SYS   0-31       0",
         "GPU1  NV12  X     SYS   SYS   0-31       0",
@@ -89,4 +89,4 @@ def test_the_table_of_a_box_with_bridges() -> None:
 
 def test_a_machine_that_hides_its_topology_has_question_marks() -> None:
     facts = machine("l4-phb", lambda facts: [pair.update(distance="") for pair in facts["inspection"]["pairs"]])
-    assert "GPU0  X     ?     ?     ?     0-95       0" in table(facts.inspection, facts.system.nodes)
+    assert "GPU0  X     ?     ?     ?     0-95       0" in format_table(facts.inspection, facts.system.nodes)

@@ -35,7 +35,7 @@ def test_names_of_others_are_left_alone(name: str) -> None:
     ],
 )
 def test_the_nearest_name(wrong: str, real: str) -> None:
-    assert names.nearest(wrong) == real
+    assert names.find_nearest(wrong) == real
     assert wrong.islower() or not names.exists(wrong)
 
 

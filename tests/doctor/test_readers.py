@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.baselines.plain import plain, read
+from pytest_gpuperf.baselines.plain import make_plain, read
 from pytest_gpuperf.features.doctor.facts import Facts, InterfaceFacts, ProcessFacts, RdmaPort
 from pytest_gpuperf.features.doctor.gather import gather
-from pytest_gpuperf.features.doctor.readers.isolation import container, read_isolation
+from pytest_gpuperf.features.doctor.readers.isolation import detect_container, read_isolation
 from pytest_gpuperf.features.doctor.readers.network import read_network
 from pytest_gpuperf.features.doctor.readers.processes import read_processes
-from pytest_gpuperf.features.doctor.readers.software import cuda_of, read_software
+from pytest_gpuperf.features.doctor.readers.software import find_cuda, read_software
 from pytest_gpuperf.features.doctor.readers.system import read_system, read_xids
 from pytest_gpuperf.features.doctor.readers.text import spell
 from pytest_gpuperf.features.doctor.readers.variables import read_configured, read_unreadable, read_variables
@@ -129,7 +129,7 @@ def test_no_shared_memory_is_not_an_unknown_one(tmp_path: Path) -> None:
     ],
 )
 def test_kinds_of_containers(tmp_path: Path, files: dict[str, str], environ: dict[str, str], kind: str) -> None:
-    assert container(tree(tmp_path, **files), environ) == kind
+    assert detect_container(tree(tmp_path, **files), environ) == kind
 
 
 def test_the_network(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_software_without_importing_it(tmp_path: Path) -> None:
     ],
 )
 def test_the_cuda_of_a_build_of_torch(source: str | None, version: str, cuda: str | None) -> None:
-    assert cuda_of(source, version) == cuda
+    assert find_cuda(source, version) == cuda
 
 
 def test_no_variable_but_those_of_gpus_is_read() -> None:
@@ -252,4 +252,4 @@ def test_this_machine_is_gathered_and_survives_json() -> None:
     assert facts.system.hostname
     assert facts.system.cores_allowed
     assert facts.software.packages["torch"]
-    assert read(Facts, plain(facts), "facts") == facts
+    assert read(Facts, make_plain(facts), "facts") == facts

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.features.doctor import names
-from pytest_gpuperf.features.doctor.lines import suggestions
+from pytest_gpuperf.features.doctor.lines import format_suggestions
 from pytest_gpuperf.features.doctor.suggest import suggest
 from tests.doctor.machines import NAMES, machine
 
@@ -22,13 +22,13 @@ def test_a_suggested_variable_exists_and_has_reason_and_source(name: str) -> Non
 def test_ncccls_own_choice_is_often_the_best(name: str) -> None:
     facts = machine(name)
     assert suggest(facts) == ()
-    (line,) = suggestions(facts, ())
+    (line,) = format_suggestions(facts, ())
     assert line.startswith("none: ")
 
 
 def test_direct_access_across_a_host_bridge_is_worth_a_try() -> None:
     facts = machine("l4-phb")
-    lines = suggestions(facts, suggest(facts))
+    lines = format_suggestions(facts, suggest(facts))
     assert lines[0] == "export NCCL_P2P_LEVEL=PHB"
     assert "6 pairs of GPUs reach one another directly across the CPU's host bridge" in lines[1]
     assert lines[3] == "    try it: it may also cost speed; measure with and without it"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.features.everywhere.custody import Custody, CustodyError
-from pytest_gpuperf.features.everywhere.ray_node import last_lines
+from pytest_gpuperf.features.everywhere.ray_node import read_last_lines
 from tests.whole_run import environment
 
 SOON = 30.0  # seconds
@@ -76,7 +76,7 @@ def test_commands_have_their_own_status(tmp_path: Path, capfd: pytest.CaptureFix
     async def body(custody: Custody) -> None:
         output = custody.folder / "output"
         assert await custody.run("a", ["sh", "-c", "echo said; exit 7"], os.environ, output) == 7
-        assert last_lines(output) == "said"
+        assert read_last_lines(output) == "said"
         assert await custody.run("b", ["sh", "-c", "kill -9 $$"], os.environ, None) == 128 + signal.SIGKILL
         assert await custody.run("c", ["no such command"], os.environ, None) == 127
         assert await custody.run("d", [str(tmp_path)], os.environ, None) == 126
@@ -90,11 +90,11 @@ def test_a_signal_reaches_the_whole_command(tmp_path: Path) -> None:
         output = custody.folder / "output"
         shell = ["sh", "-c", "echo runs; sleep 3600; echo never"]
         running = asyncio.create_task(custody.run("command", shell, os.environ, output))
-        while last_lines(output) != "runs":
+        while read_last_lines(output) != "runs":
             await asyncio.sleep(0.05)
         custody.signal("command", signal.SIGTERM)
         assert await running == 128 + signal.SIGTERM
-        assert last_lines(output) == "runs"
+        assert read_last_lines(output) == "runs"
 
     in_custody(tmp_path, body)
 
@@ -103,7 +103,7 @@ def test_daemons_end_with_the_run(tmp_path: Path) -> None:
     async def body(custody: Custody) -> int:
         output = custody.folder / "output"
         assert await custody.run("ray", [sys.executable, "-c", DAEMON], os.environ, output) == 0
-        daemon = int(last_lines(output))
+        daemon = int(read_last_lines(output))
         os.kill(daemon, 0)
         return daemon
 
@@ -123,7 +123,7 @@ def test_daemons_and_folders_end_with_a_keeper_that_is_killed(tmp_path: Path) ->
         os.kill(custody._process.pid, signal.SIGKILL)
         with pytest.raises(CustodyError, match=r"^the keeper of this node's processes \(pid \d+\) has ended"):
             await running
-        return int(last_lines(output))
+        return int(read_last_lines(output))
 
     assert gone(in_custody(tmp_path, body))
     assert not other.exists()

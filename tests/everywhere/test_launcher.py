@@ -10,10 +10,10 @@ from pytest_gpuperf.features.everywhere.launcher import (
     Place,
     find_place,
     is_here,
-    without_launcher,
+    strip_launcher,
 )
 from pytest_gpuperf.features.everywhere.settings import Settings
-from pytest_gpuperf.hardware.hostlist import openmpi_names, slurm_names
+from pytest_gpuperf.hardware.hostlist import parse_openmpi_names, parse_slurm_names
 from tests.everywhere.examples import OPENMPI, PET, PYTORCHJOB, SLURM, TORCHRUN, settings
 
 
@@ -122,8 +122,8 @@ def test_options_come_before_the_launcher() -> None:
 
 def test_a_command_does_not_get_the_variables_of_one_process() -> None:
     kept = {"PATH": "/bin", "SLURM_JOB_ID": "7", "NCCL_DEBUG": "INFO", "MPI_HOME": "/usr/mpi"}
-    assert without_launcher({**kept, **OPENMPI, **TORCHRUN, **PET}) == kept
-    assert "SLURM_NODEID" not in without_launcher(SLURM)
+    assert strip_launcher({**kept, **OPENMPI, **TORCHRUN, **PET}) == kept
+    assert "SLURM_NODEID" not in strip_launcher(SLURM)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_command_does_not_get_the_variables_of_one_process() -> None:
     ],
 )
 def test_slurms_lists_of_hosts(text: str, names: list[str]) -> None:
-    assert list(slurm_names(text)) == names
+    assert list(parse_slurm_names(text)) == names
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_slurms_lists_of_hosts(text: str, names: list[str]) -> None:
     ],
 )
 def test_openmpis_lists_of_hosts(text: str, names: list[str]) -> None:
-    assert list(openmpi_names(text)) == names
+    assert list(parse_openmpi_names(text)) == names
 
 
 def test_addresses_of_this_machine_are_known() -> None:

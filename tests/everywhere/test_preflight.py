@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpuperf.features.everywhere import facts as facts_module
 from pytest_gpuperf.features.everywhere.facts import NodeFacts, gather, resolve
-from pytest_gpuperf.features.everywhere.preflight import Node, Unreached, findings, summary
+from pytest_gpuperf.features.everywhere.preflight import Node, Unreached, format_summary, list_findings
 from tests.everywhere.examples import VERSIONS, facts
 
 ONE = Node("gpu1", facts())
@@ -20,8 +20,8 @@ def two(clock: float = 0.0, resolves: tuple[str, ...] = (), **changes: object) -
 
 
 def test_nodes_that_are_alike_have_no_findings() -> None:
-    assert findings(two()) == []
-    assert summary(two(), "Slurm") == "2 nodes (gpu1, gpu2) by Slurm over eth0, each with 8 x NVIDIA H200"
+    assert list_findings(two()) == []
+    assert format_summary(two(), "Slurm") == "2 nodes (gpu1, gpu2) by Slurm over eth0, each with 8 x NVIDIA H200"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_nodes_that_are_alike_have_no_findings() -> None:
     ],
 )
 def test_a_finding_names_the_node_and_the_cure(nodes: list[Node], blocks: bool, said: str) -> None:
-    (found,) = findings(nodes)
+    (found,) = list_findings(nodes)
     assert found.blocks == blocks
     assert re.match(f"{'error' if blocks else 'warning'}: {said}", str(found)), str(found)
 
@@ -106,20 +106,20 @@ def test_what_most_nodes_have_is_right_and_what_blocks_comes_first() -> None:
     odd = {**VERSIONS, "torch": "2.12.0"}
     nodes = [Node("a", facts("a", "10.0.0.1", versions=odd, mtu=1500))]
     nodes += [Node(name, facts(name, f"10.0.0.{k}")) for k, name in enumerate("bc", 2)]
-    assert [(one.node, one.blocks) for one in findings(nodes)] == [("a", True), ("a", False)]
+    assert [(one.node, one.blocks) for one in list_findings(nodes)] == [("a", True), ("a", False)]
 
 
 def test_no_node_with_ray_is_said_of_all() -> None:
     without = {**VERSIONS, "ray": ""}
     nodes = [Node(name, facts(name, versions=without)) for name in "ab"]
-    assert [str(one) for one in findings(nodes) if "ray" in one.what] == [
+    assert [str(one) for one in list_findings(nodes) if "ray" in one.what] == [
         f"error: node {name}: it has ray (none), and needs any version from 2.52: install pytest-gpuperf[cluster] there"
         for name in "ab"
     ]
 
 
 def test_connections_that_fail_are_findings() -> None:
-    (found,) = findings(two(), [Unreached("gpu2", "gpu1", "10.0.0.1", 6379, "no connection within 5 s")])
+    (found,) = list_findings(two(), [Unreached("gpu2", "gpu1", "10.0.0.1", 6379, "no connection within 5 s")])
     assert str(found).startswith(
         "error: node gpu2: it cannot reach node gpu1 at 10.0.0.1 port 6379: no connection within 5 s: let the nodes"
     )
@@ -127,18 +127,18 @@ def test_connections_that_fail_are_findings() -> None:
 
 @pytest.mark.parametrize("wanted", ["eth", "^docker,lo", "=eth0", "ib,eth0"])
 def test_interfaces_are_read_as_nccl_does(wanted: str) -> None:
-    assert findings(two(wanted_interfaces={"NCCL_SOCKET_IFNAME": wanted})) == []
+    assert list_findings(two(wanted_interfaces={"NCCL_SOCKET_IFNAME": wanted})) == []
 
 
 def test_the_facts_of_this_machine_travel_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts_module, "_gpus", lambda environ: ("NVIDIA H200",))
+    monkeypatch.setattr(facts_module, "_list_gpus", lambda environ: ("NVIDIA H200",))
     here = gather("127.0.0.1", {"NCCL_SOCKET_IFNAME": "eth0", "RAY_ADDRESS": "a:1"})
     assert here.interface == "lo"
     assert here.mtu > 1000
     assert here.versions["torch"]
     assert here.wanted_interfaces == {"NCCL_SOCKET_IFNAME": "eth0"}
     assert here.ray_address == "a:1"
-    assert NodeFacts.from_json(json.loads(json.dumps(here.as_json()))) == here
+    assert NodeFacts.from_json(json.loads(json.dumps(here.make_json()))) == here
 
 
 def test_a_name_without_an_address_resolves_to_nothing() -> None:

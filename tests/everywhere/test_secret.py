@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.features.everywhere.launcher import Place, find_place
-from pytest_gpuperf.features.everywhere.ray_node import command_environment, environment
-from pytest_gpuperf.features.everywhere.secret import Secret, SecretError, own_secret, shared_secret
+from pytest_gpuperf.features.everywhere.ray_node import make_command_environment, make_environment
+from pytest_gpuperf.features.everywhere.secret import Secret, SecretError, own_secret, read_shared_secret
 from tests.everywhere.examples import OPENMPI, SLURM, TORCHRUN
 
 pytestmark = pytest.mark.usefixtures("fresh_python")
@@ -26,8 +26,8 @@ def test_the_users_token_comes_first(tmp_path: Path) -> None:
     for given, token in (({"RAY_AUTH_TOKEN": " mine "}, "mine"), ({"RAY_AUTH_TOKEN_PATH": str(file)}, "in a file")):
         secret = own_secret(place(OPENMPI), given, tmp_path)
         assert secret == Secret("environment", token)
-        assert secret.credential() == ""
-        assert shared_secret("environment", "", place(OPENMPI), given, tmp_path) == secret
+        assert secret.make_credential() == ""
+        assert read_shared_secret("environment", "", place(OPENMPI), given, tmp_path) == secret
 
 
 def test_openmpis_key_of_the_job_makes_a_token(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_openmpis_key_of_the_job_makes_a_token(tmp_path: Path) -> None:
     assert secret.kind == "job key"
     assert len(secret.token) == 64
     assert OPENMPI["OMPI_MCA_orte_precondition_transports"] not in secret.token
-    assert shared_secret("job key", "", place(OPENMPI), {}, tmp_path) == secret
+    assert read_shared_secret("job key", "", place(OPENMPI), {}, tmp_path) == secret
     other = {**OPENMPI, "OMPI_MCA_orte_precondition_transports": "0-0"}
     assert own_secret(place(other), {}, tmp_path) != secret
 
@@ -79,7 +79,7 @@ def test_a_node_without_the_heads_secret_says_where_it_looked(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SecretError, match=said):
-        shared_secret(kind, "MUNGE:x:", place(TORCHRUN), environ, tmp_path)
+        read_shared_secret(kind, "MUNGE:x:", place(TORCHRUN), environ, tmp_path)
 
 
 def program(folder: Path, name: str, script: str) -> None:
@@ -98,17 +98,17 @@ def test_slurms_munge_encrypts_a_fresh_token_for_the_same_user(tmp_path: Path, m
     secret = own_secret(place(SLURM), {}, tmp_path)
     assert secret.kind == "munge"
     assert len(secret.token) == 64
-    credential = secret.credential()
+    credential = secret.make_credential()
     assert f"--restrict-uid={os.getuid()}" in (tmp_path / "asked").read_text()
     assert secret.token not in (tmp_path / "asked").read_text()  # others see a command's arguments
-    assert shared_secret("munge", credential, place(SLURM), {}, tmp_path) == secret
+    assert read_shared_secret("munge", credential, place(SLURM), {}, tmp_path) == secret
     assert own_secret(place(SLURM), {}, tmp_path).token != secret.token
     program(tmp_path, "unmunge", 'printf "UID:   other (4242)\\n\\nx"')
     with pytest.raises(SecretError, match=r"^munge says that user 4242 wrote the head's credential"):
-        shared_secret("munge", credential, place(SLURM), {}, tmp_path)
+        read_shared_secret("munge", credential, place(SLURM), {}, tmp_path)
     program(tmp_path, "unmunge", "echo 'unmunge: Error: Expired credential' >&2; exit 15")
     with pytest.raises(SecretError, match=r"^unmunge has failed: unmunge: Error: Expired credential"):
-        shared_secret("munge", credential, place(SLURM), {}, tmp_path)
+        read_shared_secret("munge", credential, place(SLURM), {}, tmp_path)
     program(tmp_path, "munge", "exit 1")  # a Slurm whose credentials are not munge's
     with pytest.raises(SecretError, match=r"^Slurm, step 7\.0 gives its processes no secret"):
         own_secret(place(SLURM), {}, tmp_path)
@@ -117,12 +117,12 @@ def test_slurms_munge_encrypts_a_fresh_token_for_the_same_user(tmp_path: Path, m
 def test_ray_and_the_command_get_the_token_and_nothing_of_the_launcher(tmp_path: Path) -> None:
     secret = Secret("munge", "abc")
     given = {**TORCHRUN, "PATH": "/bin", "RAY_ADDRESS": "old:1", "RAY_AUTH_TOKEN": "old", "PYTEST_ADDOPTS": "-x"}
-    ray = environment(given, secret, tmp_path)
+    ray = make_environment(given, secret, tmp_path)
     assert (ray["RAY_AUTH_MODE"], ray["RAY_AUTH_TOKEN"], ray["RAY_TMPDIR"]) == ("token", "abc", str(tmp_path))
     assert "RAY_ADDRESS" not in ray
     assert "RANK" not in ray
-    command = command_environment(given, secret, "10.0.0.1:7", tmp_path)
+    command = make_command_environment(given, secret, "10.0.0.1:7", tmp_path)
     assert (command["RAY_ADDRESS"], command["RAY_AUTH_TOKEN"], command["PATH"]) == ("10.0.0.1:7", "abc", "/bin")
     assert command["PYTEST_ADDOPTS"] == "-x --cluster=10.0.0.1:7"
     assert "WORLD_SIZE" not in command
-    assert environment(given, Secret("disabled", "disabled"), tmp_path)["RAY_AUTH_MODE"] == "disabled"
+    assert make_environment(given, Secret("disabled", "disabled"), tmp_path)["RAY_AUTH_MODE"] == "disabled"

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from pytest_gpuperf.features.explaining.undoing import Undoing, fewest, most_trials
+from pytest_gpuperf.features.explaining.undoing import Undoing, count_most_trials, find_fewest
 from pytest_gpuperf.verdicts.explanation import Explained
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from tests.verdicts.judged import STEADY, judge_of, verdict_of
@@ -63,11 +63,11 @@ def test_launches_that_differ_too_much_decide_nothing() -> None:
 
 def test_one_odd_launch_does_not_say_whether_a_figure_is_as_recorded() -> None:
     rule = undoing(-0.2)
-    assert rule.as_recorded(logs(100, 100, 60))
-    assert not rule.as_recorded(logs(80, 80, 100))
+    assert rule.is_as_recorded(logs(100, 100, 60))
+    assert not rule.is_as_recorded(logs(80, 80, 100))
     gained = undoing(0.2)
-    assert gained.as_recorded(logs(100, 100, 140))
-    assert not gained.as_recorded(logs(120, 120, 100))
+    assert gained.is_as_recorded(logs(100, 100, 140))
+    assert not gained.is_as_recorded(logs(120, 120, 100))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_only_figures_that_moved_from_a_record_are_explained() -> None:
 
 def answer(names: Sequence[str], needed: set[str]) -> tuple[tuple[str, ...], int]:
     """What the search finds if just these names together suffice, and how many parts it tried."""
-    search, trials = fewest(names), 0
+    search, trials = find_fewest(names), 0
     try:
         part = next(search)
         while True:
@@ -108,7 +108,7 @@ def test_the_search_finds_every_set_of_names_that_matter(count: int) -> None:
         for needed in combinations(names, size):
             found, trials = answer(names, set(needed))
             assert found == needed
-            assert trials <= most_trials(count)
+            assert trials <= count_most_trials(count)
 
 
 def test_one_name_among_many_takes_few_trials() -> None:
@@ -117,7 +117,7 @@ def test_one_name_among_many_takes_few_trials() -> None:
 
 
 def test_of_two_names_that_each_suffice_the_likelier_is_the_answer() -> None:
-    search = fewest(["A", "B"])
+    search = find_fewest(["A", "B"])
     assert next(search) == ("A",)
     with pytest.raises(StopIteration) as end:
         search.send(True)

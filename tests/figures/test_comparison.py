@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_gpuperf import Comparison, Timing
-from pytest_gpuperf.figures.comparison import ONE_SIDED, ONE_SIDED_OF_A_LOOK, Pair, bounds
+from pytest_gpuperf.figures.comparison import ONE_SIDED, ONE_SIDED_OF_A_LOOK, Pair, compute_bounds
 from pytest_gpuperf.figures.conditions import FIT, Gate, Tripped
 from pytest_gpuperf.figures.timing import Link, RankSamples
 from pytest_gpuperf.fixtures.perf import MAX_GROUPS, MIN_GROUPS
@@ -81,7 +81,7 @@ def test_looks_after_each_group_err_seldom_all_together(level: float, erred: flo
         gains = [draw.gauss(0.0, 1.0) for _ in range(MIN_GROUPS - 1)]
         while len(gains) < MAX_GROUPS:
             gains.append(draw.gauss(0.0, 1.0))
-            low, high = bounds(gains, level)
+            low, high = compute_bounds(gains, level)
             if high < 0.0 or low >= 0.0:
                 missed += high < 0.0
                 break

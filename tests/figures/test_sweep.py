@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from pytest_gpuperf import Exchange, GiB, KiB, MiB, Sweep, Timing, Work
-from pytest_gpuperf.figures.regimes import regimes
+from pytest_gpuperf.figures.regimes import find_regimes
 from pytest_gpuperf.figures.sweep import NEIGHBOURS
 from pytest_gpuperf.figures.timing import Link, RankSamples
 
@@ -34,7 +34,7 @@ def noisy(seconds: Sequence[float], spread: float, seed: int) -> list[float]:
 
 
 def test_one_line_is_one_regime() -> None:
-    (found,) = regimes(SIZES, [line(8e-6, 300e9)(size) for size in SIZES])
+    (found,) = find_regimes(SIZES, [line(8e-6, 300e9)(size) for size in SIZES])
     assert (found.first, found.last) == (SIZES[0], SIZES[-1])
     assert found.alpha == pytest.approx(8e-6)
     assert found.beta == pytest.approx(300e9)
@@ -46,7 +46,7 @@ def test_protocols_are_told_apart_and_noise_is_not_taken_for_one(seed: int) -> N
     """LL up to 64 KiB, LL128 up to 4 MiB, then Simple: latencies and bandwidths that differ as NCCL's do."""
     low, middle, high = line(6e-6, 8e9), line(12e-6, 180e9), line(30e-6, 360e9)
     exact = [(low if size <= 64 * KiB else middle if size <= 4 * MiB else high)(size) for size in SIZES]
-    found = regimes(SIZES, noisy(exact, 0.01, seed))
+    found = find_regimes(SIZES, noisy(exact, 0.01, seed))
     assert [(one.first, one.last) for one in found] == [
         (256, 64 * KiB),
         (128 * KiB, 4 * MiB),
@@ -68,13 +68,13 @@ def test_protocols_are_told_apart_and_noise_is_not_taken_for_one(seed: int) -> N
     ids=["flat", "all bandwidth", "falling"],
 )
 def test_neither_latency_nor_slope_is_negative(seconds: list[float], alpha: float, beta: float) -> None:
-    (found,) = regimes(SIZES[:4], seconds)
+    (found,) = find_regimes(SIZES[:4], seconds)
     assert found.alpha == pytest.approx(alpha, rel=0.02, abs=1e-12)
     assert found.beta == pytest.approx(beta)
 
 
 def test_two_points_have_no_regime() -> None:
-    assert regimes([256, 512], [1e-6, 2e-6]) == ()
+    assert find_regimes([256, 512], [1e-6, 2e-6]) == ()
 
 
 def test_a_size_far_below_its_neighbours_is_a_dip_and_no_regime() -> None:

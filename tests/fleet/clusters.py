@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 
 from pytest_gpuperf.features.fleet.acceptance import Alone, Gpu
-from pytest_gpuperf.features.fleet.tournament import rounds
+from pytest_gpuperf.features.fleet.tournament import plan_rounds
 
 NOISE = 0.01  # of a measurement, as a logarithm
 
@@ -37,7 +37,7 @@ def figures(
         Alone("copies", "lower", {gpu: noisy(1e-3 / (1 - of(gpu))) for gpu in everything}),
     ]
     pairs = {}
-    for one, other in itertools.chain.from_iterable(rounds(names(hosts))):
+    for one, other in itertools.chain.from_iterable(plan_rounds(names(hosts))):
         for gpu in range(gpus):
             pair = (one, gpu), (other, gpu)
             loss = max(of(pair[0]), of(pair[1]), losses.get((one, other), 0.0), losses.get(pair, 0.0))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.__main__ import main
-from pytest_gpuperf.features.fleet.component import component_of
+from pytest_gpuperf.features.fleet.component import find_component
 from tests.fleet.hosts import KEY, TEST, result
 from tests.fleet.test_outliers import scattered
 
@@ -56,7 +56,7 @@ def test_a_fleet_that_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_the_part_that_a_figure_depends_on(name: str, unit: str, limit_name: str, part: str) -> None:
-    assert str(component_of(name, unit, limit_name)) == part
+    assert str(find_component(name, unit, limit_name)) == part
 
 
 def test_a_gpu_of_a_host_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

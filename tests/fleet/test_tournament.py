@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import tournament_simulation
-from pytest_gpuperf.features.fleet.tournament import Pair, judge, rounds
+from pytest_gpuperf.features.fleet.tournament import Pair, judge, plan_rounds
 
 
 @given(st.integers(2, 70))
 def test_nobody_is_in_two_places_and_no_pair_meets_twice(count: int) -> None:
     hosts = [str(number) for number in range(count)]
-    played = rounds(hosts, count=count)
+    played = plan_rounds(hosts, count=count)
     for pairs in played:
         there = [host for pair in pairs for host in pair]
         assert len(set(there)) == len(there) == count - count % 2
@@ -21,18 +21,18 @@ def test_nobody_is_in_two_places_and_no_pair_meets_twice(count: int) -> None:
 
 @pytest.mark.parametrize(("hosts", "expected"), [(2, 1), (3, 3), (4, 3), (8, 6), (64, 12), (1000, 20)])
 def test_rounds_grow_as_the_logarithm_of_the_hosts(hosts: int, expected: int) -> None:
-    assert len(rounds([str(number) for number in range(hosts)])) == expected
+    assert len(plan_rounds([str(number) for number in range(hosts)])) == expected
 
 
 @pytest.mark.parametrize(("hosts", "got"), [([], "none"), (["a"], "a"), (["a", "a"], "a, a")])
 def test_fewer_than_two_hosts_are_no_tournament(hosts: list[str], got: str) -> None:
     with pytest.raises(ValueError, match=f"^a tournament is of 2 hosts or more with names of their own, got {got}$"):
-        rounds(hosts)
+        plan_rounds(hosts)
 
 
 def measured(slow: dict[str, float], links: dict[Pair, float] | None = None) -> dict[Pair, float]:
     """Bandwidths of 16 hosts' tournament, with a scatter that is always the same."""
-    pairs = [pair for played in rounds([f"h{number:02}" for number in range(16)]) for pair in played]
+    pairs = [pair for played in plan_rounds([f"h{number:02}" for number in range(16)]) for pair in played]
     found = {}
     for index, pair in enumerate(pairs):
         loss = max(slow.get(host, 0.0) for host in pair) + (links or {}).get(pair, 0.0)
@@ -48,7 +48,7 @@ def test_a_slow_host_is_named_and_its_partners_are_not() -> None:
 
 
 def test_a_slow_link_is_named_and_its_hosts_are_not() -> None:
-    pair = rounds([f"h{number:02}" for number in range(16)])[2][3]
+    pair = plan_rounds([f"h{number:02}" for number in range(16)])[2][3]
     outcome = judge(measured({}, {pair: 0.2}))
     assert outcome.hosts == ()
     ((named, loss),) = outcome.links

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_gpuperf.hardware.datasheets import peak
+from pytest_gpuperf.hardware.datasheets import find_peak
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from pytest_gpuperf.hardware.datasheets import peak
     ],
 )
 def test_a_peak_is_that_of_the_data_sheet(name: str, dtype: str, expected: float | None) -> None:
-    assert peak(name, dtype) == expected
+    assert find_peak(name, dtype) == expected

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_gpuperf.figures.conditions import FIT, Conditions, Gate, Tripped
 from pytest_gpuperf.hardware.device import ClockReason, Observation, Xid
-from pytest_gpuperf.hardware.fitness import LEAST_FREE_BYTES, SLOWDOWNS, AtStart, conditions
+from pytest_gpuperf.hardware.fitness import LEAST_FREE_BYTES, SLOWDOWNS, AtStart, make_conditions
 
 RANKS = (101, 102)
 AT_START = AtStart({"GPU-1": 18, "GPU-2": 18}, RANKS)
@@ -21,29 +21,29 @@ def found(*changes: dict[str, Any]) -> tuple[Tripped, ...]:
     seen: list[Observation] = []
     for change in changes:
         seen += [replace(CALM, **change), OTHER]
-    return conditions(seen, AT_START).tripped
+    return make_conditions(seen, AT_START).tripped
 
 
 def test_a_calm_machine_is_fit() -> None:
     fit = replace(FIT, sm_clock=1.98e9, watts=400.0, kelvin=320.0)
-    assert conditions([CALM, OTHER, CALM, OTHER], AT_START) == fit
+    assert make_conditions([CALM, OTHER, CALM, OTHER], AT_START) == fit
 
 
 def test_a_machine_that_tells_nothing_trips_nothing() -> None:
     silent = Observation("GPU-1", None, None, None, None, None, 10**11, None, None)
-    assert conditions([silent] * 5, AT_START) == FIT
+    assert make_conditions([silent] * 5, AT_START) == FIT
 
 
 def test_the_clock_is_that_of_busy_gpus_meanwhile() -> None:
     before, idle = replace(CALM, sm_hertz=345e6), replace(CALM, sm_hertz=345e6, reasons=IDLE)
     slower = replace(CALM, sm_hertz=1.755e9)
-    assert conditions([before, idle, slower, slower, CALM, idle], AT_START).sm_clock == 1.755e9
-    assert conditions([before, OTHER], AT_START).sm_clock is None
+    assert make_conditions([before, idle, slower, slower, CALM, idle], AT_START).sm_clock == 1.755e9
+    assert make_conditions([before, OTHER], AT_START).sm_clock is None
 
 
 def test_power_and_temperature_are_those_of_busy_gpus_meanwhile() -> None:
     idle, hot = replace(CALM, watts=70.0, kelvin=300.0, reasons=IDLE), replace(CALM, watts=690.0, kelvin=345.0)
-    found = conditions([CALM, idle, hot, hot, CALM, replace(hot, watts=None, kelvin=None)], AT_START)
+    found = make_conditions([CALM, idle, hot, hot, CALM, replace(hot, watts=None, kelvin=None)], AT_START)
     assert (found.watts, found.kelvin) == (690.0, 345.0)
 
 
@@ -59,14 +59,16 @@ def test_all_that_holds_the_clocks_back_for_long_is_a_gate() -> None:
 
 def test_power_capping_is_noted_and_no_gate() -> None:
     seen = [CALM, replace(CALM, reasons=POWER_CAP, sm_hertz=1.2e9), CALM, CALM, CALM]
-    assert conditions(seen, AT_START) == Conditions((), power_capped=True, sm_clock=1.98e9, watts=400.0, kelvin=320.0)
+    assert make_conditions(seen, AT_START) == Conditions(
+        (), power_capped=True, sm_clock=1.98e9, watts=400.0, kelvin=320.0
+    )
 
 
 def test_what_a_gpu_did_before_is_not_what_it_did_meanwhile() -> None:
     hot, others_hot = (replace(look, reasons=POWER_CAP) for look in (CALM, OTHER))
-    assert not conditions([hot, OTHER, CALM, OTHER], AT_START).power_capped
-    assert not conditions([hot, others_hot, CALM, OTHER], AT_START).power_capped
-    assert conditions([hot, others_hot, CALM, others_hot], AT_START).power_capped
+    assert not make_conditions([hot, OTHER, CALM, OTHER], AT_START).power_capped
+    assert not make_conditions([hot, others_hot, CALM, OTHER], AT_START).power_capped
+    assert make_conditions([hot, others_hot, CALM, others_hot], AT_START).power_capped
 
 
 @pytest.mark.parametrize(
@@ -120,12 +122,12 @@ def test_a_low_clock_that_is_as_it_should_be_does_not(reason: ClockReason) -> No
 
 def test_each_gpu_is_named() -> None:
     seen = [replace(CALM, nvlinks=0), replace(OTHER, reasons=frozenset({ClockReason.HARDWARE_THERMAL_SLOWDOWN}))]
-    assert conditions(seen, AT_START).tripped == (
+    assert make_conditions(seen, AT_START).tripped == (
         Tripped("GPU-1", Gate.LOST_NVLINKS, 0, 18),
         Tripped("GPU-2", Gate.HARDWARE_THERMAL_SLOWDOWN),
     )
 
 
 def test_an_error_that_the_driver_reported_trips() -> None:
-    found = conditions([CALM, OTHER], AT_START, [Xid("GPU-2", 94), Xid("GPU-2", 48)]).tripped
+    found = make_conditions([CALM, OTHER], AT_START, [Xid("GPU-2", 94), Xid("GPU-2", 48)]).tripped
     assert found == (Tripped("GPU-2", Gate.XID, 94), Tripped("GPU-2", Gate.XID, 48))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf.hardware.device import Gpu, HardwareError
-from pytest_gpuperf.hardware.key import hardware_key, match_fields
+from pytest_gpuperf.hardware.key import make_hardware_key, match_fields
 from pytest_gpuperf.hardware.linkage import Linkage
 from tests.hardware.fake_nvml import Device, gpu_of
 
@@ -30,16 +30,16 @@ def gpus(*names: str) -> list[Gpu]:
     ],
 )
 def test_the_key_says_model_count_and_links(names: list[str], linkage: Linkage, key: str) -> None:
-    assert hardware_key(gpus(*names), linkage) == key
+    assert make_hardware_key(gpus(*names), linkage) == key
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=3))
 def test_every_key_is_a_plain_file_name(names: list[str]) -> None:
-    assert re.fullmatch(r"[a-z0-9+-]+", hardware_key(gpus(*names), SYS))
+    assert re.fullmatch(r"[a-z0-9+-]+", make_hardware_key(gpus(*names), SYS))
 
 
 def test_the_order_of_gpus_does_not_matter() -> None:
-    assert hardware_key(gpus("A", "B"), SYS) == hardware_key(gpus("B", "A"), SYS)
+    assert make_hardware_key(gpus("A", "B"), SYS) == make_hardware_key(gpus("B", "A"), SYS)
 
 
 def test_match_fields_of_one_model() -> None:
@@ -67,7 +67,7 @@ def test_an_unknown_power_limit_stays_unknown() -> None:
     assert match_fields([*gpus("NVIDIA H200"), unknown], SYS)["power_limit_w"] is None
 
 
-@pytest.mark.parametrize("name", [hardware_key, match_fields])
+@pytest.mark.parametrize("name", [make_hardware_key, match_fields])
 def test_no_gpus_have_no_name(name: type[object]) -> None:
     with pytest.raises(HardwareError, match="got 0 GPUs to name, expected at least 1: run on a machine with GPUs"):
         name([], NONE)  # type: ignore[call-arg]

@@ -73,7 +73,7 @@ def test_cores_near_each_gpu(
     devices = [Device(f"GPU-{index}", links=LINKS, cores=cores) for index, cores in enumerate(nodes)]
     use(monkeypatch, Nvml(FakeNvml(devices)))
     machine = Machine.of(2, {})
-    assert machine.cores_near(machine.gpu_uuids, frozenset(allowed)) == tuple(map(frozenset, near))
+    assert machine.find_cores_near(machine.gpu_uuids, frozenset(allowed)) == tuple(map(frozenset, near))
 
 
 def test_what_one_gpu_does_not_tell_is_unknown_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

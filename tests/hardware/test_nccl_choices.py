@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gpuperf.hardware.nccl_choices import choices_of
+from pytest_gpuperf.hardware.nccl_choices import describe_choices
 from pytest_gpuperf.hardware.nccl_log import NcclLog
 
 PREFIX = "host:41:57 [0] NCCL INFO "
@@ -24,7 +24,7 @@ def of(*texts: str) -> list[NcclLog]:
 
 
 def test_choices_channels_and_the_transport_of_all_pairs() -> None:
-    assert choices_of(of(FIRST, SECOND)) == {
+    assert describe_choices(of(FIRST, SECOND)) == {
         "all_reduce 1024": "RING, LL, 1 channel",
         "all_reduce 67108864": "RING, SIMPLE, 24 channels",
         "all_gather 1024": "RING, LL, 1 channel",
@@ -35,10 +35,10 @@ def test_choices_channels_and_the_transport_of_all_pairs() -> None:
 
 def test_pairs_that_are_connected_otherwise_are_counted() -> None:
     shm = SECOND.replace("P2P/CUMEM", "SHM/direct/direct")
-    assert choices_of(of(FIRST, shm))["transport"] == "P2P/CUMEM (1 of 2 pairs), SHM/direct/direct (1 of 2 pairs)"
+    assert describe_choices(of(FIRST, shm))["transport"] == "P2P/CUMEM (1 of 2 pairs), SHM/direct/direct (1 of 2 pairs)"
 
 
 def test_logs_of_unknown_versions_and_no_logs_say_nothing() -> None:
-    assert choices_of(of(FIRST.replace("2.28.9", "2.99.0"), SECOND)) == {}
-    assert choices_of([]) == {}
-    assert choices_of([NcclLog.of("", "2.28.9")]) == {}
+    assert describe_choices(of(FIRST.replace("2.28.9", "2.99.0"), SECOND)) == {}
+    assert describe_choices([]) == {}
+    assert describe_choices([NcclLog.of("", "2.28.9")]) == {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.hardware.network import Network, as_one, network_of
+from pytest_gpuperf.hardware.network import Network, merge_networks, read_network
 
 BOOT = {"proc/sys/kernel/random/boot_id": "a boot"}
 ETH0 = {"sys/class/net/eth0/device/vendor": "0x8086", "sys/class/net/eth0/speed": "10000"}
@@ -51,7 +51,7 @@ def written(folder: Path, files: Mapping[str, str]) -> Path:
     ids=["interface", "ports", "port without a link", "bond"],
 )
 def test_rates_of_adapters(tmp_path: Path, files: dict[str, str], expected: Network) -> None:
-    assert network_of("eth0", written(tmp_path, BOOT | files)) == replace(expected, boot="a boot")
+    assert read_network("eth0", written(tmp_path, BOOT | files)) == replace(expected, boot="a boot")
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_rates_of_adapters(tmp_path: Path, files: dict[str, str], expected: Netw
     ids=["virtual machine", "interface that is down", "veth", "bond of unknown ones", "port"],
 )
 def test_without_a_rate_the_reason_is_told(tmp_path: Path, files: Mapping[str, str], why: str) -> None:
-    network = network_of("eth0", written(tmp_path, files))
+    network = read_network("eth0", written(tmp_path, files))
     assert (network.one, network.together, network.unknown) == (None, None, why)
 
 
 def test_without_an_interface_there_is_no_rate(tmp_path: Path) -> None:
-    assert network_of(None, tmp_path).unknown == "the interface between the nodes is unknown"
+    assert read_network(None, tmp_path).unknown == "the interface between the nodes is unknown"
 
 
 def test_what_efa_says_is_no_rate(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_what_efa_says_is_no_rate(tmp_path: Path) -> None:
     driver = tmp_path / "sys/class/infiniband/rdmap0/device/driver"
     driver.parent.mkdir()
     driver.symlink_to("../../bus/pci/drivers/efa")
-    assert network_of("eth0", tmp_path).unknown == "EFA gives no rate of rdmap0 that is one"
+    assert read_network("eth0", tmp_path).unknown == "EFA gives no rate of rdmap0 that is one"
 
 
 FAST = Network("mlx5_0", rdma=True, one=50e9, together=100e9, boot="a")
@@ -107,4 +107,4 @@ SLOW = Network("mlx5_0", rdma=True, one=25e9, together=200e9, boot="b")
     ],
 )
 def test_nodes_are_as_fast_as_the_slowest(networks: list[Network | None], expected: Network | None) -> None:
-    assert as_one({f"n{index}": network for index, network in enumerate(networks)}) == expected
+    assert merge_networks({f"n{index}": network for index, network in enumerate(networks)}) == expected

@@ -7,7 +7,7 @@ import pytest
 from pytest_gpuperf.hardware import machine as machine_module
 from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.numa import cores_of, node_of, nodes_of, read_nodes
+from pytest_gpuperf.hardware.numa import describe_nodes, find_node, parse_cores, read_nodes
 from tests.fake_gpus import machine_of
 from tests.hardware.fake_devices import FakeDevices
 
@@ -15,8 +15,8 @@ TWO = {"0": (0, 1), "1": (2, 3)}
 
 
 def test_lists_of_cores() -> None:
-    assert cores_of("0-3,8,10-11") == (0, 1, 2, 3, 8, 10, 11)
-    assert cores_of("") == ()
+    assert parse_cores("0-3,8,10-11") == (0, 1, 2, 3, 8, 10, 11)
+    assert parse_cores("") == ()
 
 
 def test_nodes_are_in_the_order_of_their_numbers_and_those_without_cores_are_left_out(tmp_path: Path) -> None:
@@ -37,15 +37,15 @@ def test_this_machine_has_a_node_for_each_of_its_cores() -> None:
 
 
 def test_a_gpu_near_cores_of_two_nodes_is_at_neither() -> None:
-    assert node_of((0, 1), {"0": (0, 1, 2), "1": (3,)}) == "0"
-    assert node_of((2, 3), {"0": (0, 1, 2), "1": (3,)}) == ""
-    assert node_of((), {"0": (0, 1, 2)}) == ""
+    assert find_node((0, 1), {"0": (0, 1, 2), "1": (3,)}) == "0"
+    assert find_node((2, 3), {"0": (0, 1, 2), "1": (3,)}) == ""
+    assert find_node((), {"0": (0, 1, 2)}) == ""
 
 
 def test_a_process_is_at_every_node_of_its_cores() -> None:
-    assert nodes_of({1, 2}, TWO) == "0, 1"
-    assert nodes_of({3}, TWO) == "1"
-    assert nodes_of({7}, TWO) == nodes_of((), TWO) == nodes_of({0}, {}) == ""
+    assert describe_nodes({1, 2}, TWO) == "0, 1"
+    assert describe_nodes({3}, TWO) == "1"
+    assert describe_nodes({7}, TWO) == describe_nodes((), TWO) == describe_nodes({0}, {}) == ""
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection, PcieFacts
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.setup import setup_of
+from pytest_gpuperf.hardware.setup import describe_setup
 from tests.fake_gpus import machine_of
 from tests.hardware.fake_devices import FakeDevices
 
@@ -26,7 +26,7 @@ NODES = {"0": (0, 1), "1": (2, 3)}
 
 def test_what_all_gpus_have_is_told_once() -> None:
     seen = Inspection(gpus=(GPU, replace(GPU, uuid="GPU-1")))
-    assert setup_of(seen, {"GPU-0", "GPU-1"}, NODES) == {
+    assert describe_setup(seen, {"GPU-0", "GPU-1"}, NODES) == {
         "application clock": "1980 MHz",
         "ecc": "on",
         "gpu numa nodes": "0",
@@ -39,14 +39,16 @@ def test_what_all_gpus_have_is_told_once() -> None:
 def test_gpus_that_differ_are_told_apart_and_others_are_left_out() -> None:
     narrow = replace(GPU, uuid="GPU-1", cores=(2,), pcie=PcieFacts(lanes=8, generation_of_slot=5))
     seen = Inspection(gpus=(GPU, narrow, replace(GPU, uuid="GPU-2", ecc=False)))
-    told = setup_of(seen, {"GPU-0", "GPU-1"}, NODES)
+    told = describe_setup(seen, {"GPU-0", "GPU-1"}, NODES)
     assert (told["pcie"], told["gpu numa nodes"], told["ecc"]) == ("gen 5 x16, gen 5 x8", "0, 1", "on")
 
 
 def test_what_a_gpu_does_not_tell_is_missing() -> None:
-    assert setup_of(Inspection(gpus=(GPU, GpuFacts("GPU-1"))), {"GPU-0", "GPU-1"}, NODES) == {}
-    assert setup_of(Inspection(gpus=(replace(GPU, cores=(1, 2)),)), {"GPU-0"}, NODES).get("gpu numa nodes") is None
-    assert setup_of(Inspection(present=False), {"GPU-0"}, NODES) == {}
+    assert describe_setup(Inspection(gpus=(GPU, GpuFacts("GPU-1"))), {"GPU-0", "GPU-1"}, NODES) == {}
+    assert (
+        describe_setup(Inspection(gpus=(replace(GPU, cores=(1, 2)),)), {"GPU-0"}, NODES).get("gpu numa nodes") is None
+    )
+    assert describe_setup(Inspection(present=False), {"GPU-0"}, NODES) == {}
 
 
 def test_a_machine_tells_the_setup_of_the_gpus_in_use(monkeypatch: pytest.MonkeyPatch) -> None:

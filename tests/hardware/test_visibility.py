@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf.hardware.device import HardwareError
-from pytest_gpuperf.hardware.visibility import visible_indices
+from pytest_gpuperf.hardware.visibility import list_visible_indices
 
 UUIDS = ["GPU-aa11", "GPU-aa22", "GPU-bb33"]
 
@@ -33,13 +33,13 @@ UUIDS = ["GPU-aa11", "GPU-aa22", "GPU-bb33"]
     ],
 )
 def test_visible_indices_follow_cudas_rule(visible: str | None, indices: tuple[int, ...]) -> None:
-    assert visible_indices(visible, UUIDS) == indices
+    assert list_visible_indices(visible, UUIDS) == indices
 
 
 @given(st.text(alphabet="0123-,GPUaMIb ", max_size=20))
 def test_any_list_gives_distinct_gpus_or_a_named_error(visible: str) -> None:
     try:
-        indices = visible_indices(visible, UUIDS)
+        indices = list_visible_indices(visible, UUIDS)
     except HardwareError as error:
         assert repr(visible) in str(error)  # noqa: PT017
     else:
@@ -50,10 +50,10 @@ def test_any_list_gives_distinct_gpus_or_a_named_error(visible: str) -> None:
 @pytest.mark.parametrize("visible", ["1,1", "GPU-bb33,GPU-b"])
 def test_a_gpu_named_twice_is_refused(visible: str) -> None:
     with pytest.raises(HardwareError, match=rf"='{visible}' names GPU \d twice, expected each once .*: remove the"):
-        visible_indices(visible, UUIDS)
+        list_visible_indices(visible, UUIDS)
 
 
 @pytest.mark.parametrize("visible", ["MIG-1", "0,MIG-1"])
 def test_a_mig_slice_is_refused(visible: str) -> None:
     with pytest.raises(HardwareError, match=r"names the MIG slice 'MIG-1', expected whole GPUs, .*nvidia-smi -mig 0"):
-        visible_indices(visible, UUIDS)
+        list_visible_indices(visible, UUIDS)

@@ -40,7 +40,7 @@ CASES: dict[str, Callable[[Sequence[Host]], None]] = {
     "rate": lambda made: made[2].rate("100mbit"),
 }
 PACKETS = ("ip", "link", "set", "eth0", "gso_max_segs")
-RAY = ray_node.environment({}, Secret("environment", "0123456789abcdef"), Path("/tmp/ray"))
+RAY = ray_node.make_environment({}, Secret("environment", "0123456789abcdef"), Path("/tmp/ray"))
 PORT = 6379
 TESTS = """
 import time
@@ -74,9 +74,9 @@ def test_after(ranks):
 def start_ray(made: Sequence[Host], *addresses: str) -> None:
     """Starts Ray by hand, with these addresses of the nodes."""
     for host, address in zip(made, addresses, strict=True):
-        command = ray_node.head_command(address, PORT, host.name, 2**30)
+        command = ray_node.make_head_command(address, PORT, host.name, 2**30)
         if host is not made[0]:
-            command = ray_node.node_command(f"{addresses[0]}:{PORT}", address, host.name, 2**30)
+            command = ray_node.make_node_command(f"{addresses[0]}:{PORT}", address, host.name, 2**30)
         host.run(*command, env=RAY, timeout=180)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpuperf.features.day_zero.model import table
 from pytest_gpuperf.features.day_zero.model.between_nodes import BetweenNodes
-from pytest_gpuperf.features.day_zero.model.expecting import opinion, predict_scaled
+from pytest_gpuperf.features.day_zero.model.expecting import form_opinion, predict_scaled
 from pytest_gpuperf.features.day_zero.model.rates import Rates
 from pytest_gpuperf.figures.bandwidth import bus_bandwidth
 from pytest_gpuperf.figures.metric import Metric
@@ -16,7 +16,7 @@ from pytest_gpuperf.figures.work import Exchange, Work
 from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.network import Network
-from pytest_gpuperf.hardware.nodes import as_one
+from pytest_gpuperf.hardware.nodes import merge_machines
 from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from tests import fake_gpus
 
@@ -36,12 +36,12 @@ def cluster(network: Network | None, nodes: int = 2, per_node: int = 8, label: s
         told = None if network is None else replace(network, boot=f"boot {node}")
         linkage = Linkage("nvlink", label, 450e9) if per_node > 1 else Linkage("none", "", None)
         machines[f"n{node}"] = Machine(gpus, linkage, False, fabric="ib", network=told, memory_told=4.8e12)
-    return Rates.of(as_one(machines), {})
+    return Rates.of(merge_machines(machines), {})
 
 
 def said(rates: Rates, op: str, ranks: int, nbytes: int, busbw: float) -> Opinion:
     work = Work(ranks, (Exchange(op, nbytes),), amount=bus_bandwidth(op, ranks, nbytes, 1.0))
-    return opinion(Metric(busbw, "B/s", "higher", work=work), rates)
+    return form_opinion(Metric(busbw, "B/s", "higher", work=work), rates)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_no_opinion_says_why(rates: Rates, op: str, ranks: int, nbytes: int, why
 
 def test_an_unknown_operation_has_no_opinion() -> None:
     work = Work(16, (Exchange("all_thing", GIB),))
-    found = opinion(Metric(1.0, "s", "lower", work=work), cluster(EIGHT_NDR))
+    found = form_opinion(Metric(1.0, "s", "lower", work=work), cluster(EIGHT_NDR))
     assert found.why == "nothing is known of 'all_thing' on 16 ranks"
 
 
@@ -165,7 +165,7 @@ def test_messages_of_nodes_with_one_gpu_each_all_leave_them() -> None:
 
 def test_what_uses_no_network_is_expected_as_on_one_machine() -> None:
     copied = Metric(1.0, "s", "lower", work=Work(memory_bytes=4.8e12))
-    assert opinion(copied, cluster(EIGHT_NDR)).component == "GPU memory"
+    assert form_opinion(copied, cluster(EIGHT_NDR)).component == "GPU memory"
 
 
 def test_no_figure_is_carried_to_other_numbers_of_ranks_over_a_network() -> None:

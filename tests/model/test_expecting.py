@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_gpuperf.features.day_zero.model import table
-from pytest_gpuperf.features.day_zero.model.expecting import opinion
+from pytest_gpuperf.features.day_zero.model.expecting import form_opinion
 from pytest_gpuperf.features.day_zero.model.rates import Rates
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.figures.sweep import NEIGHBOURS
@@ -22,14 +22,14 @@ GIB, MIB, KIB = 2**30, 2**20, 2**10
 
 
 def test_every_recorded_figure_is_plausible() -> None:
-    said = {name: opinion(metric, H200) for name, metric in figures()}
+    said = {name: form_opinion(metric, H200) for name, metric in figures()}
     assert len(said) == 92
     assert {name: one for name, one in said.items() if one.saying is not Saying.PLAUSIBLE} == {}
 
 
 def test_at_a_third_of_its_speed_nearly_nothing_is() -> None:
     """What stays plausible are messages of 1 KiB, whose latency the model knows to a factor of 3 only."""
-    said = {name: opinion(metric, H200).saying for name, metric in figures(1 / 3)}
+    said = {name: form_opinion(metric, H200).saying for name, metric in figures(1 / 3)}
     left = {name for name, saying in said.items() if saying is Saying.PLAUSIBLE}
     assert all("1KiB" in name or "send_recv-64MiB" in name for name in left), left
 
@@ -39,37 +39,37 @@ def test_at_a_third_of_its_speed_nearly_nothing_is() -> None:
     [("all_reduce", 358), ("all_gather", 343), ("reduce_scatter", 343), ("all_to_all", 329), ("send_recv", 351)],
 )
 def test_8_h200(op: str, gigabytes: int) -> None:
-    assert opinion(collective(op, 8, GIB, gigabytes * 1e9), H200).saying is Saying.PLAUSIBLE
+    assert form_opinion(collective(op, 8, GIB, gigabytes * 1e9), H200).saying is Saying.PLAUSIBLE
 
 
 @pytest.mark.parametrize(("nbytes", "gigabytes"), [(256 * MIB, 345), (64 * MIB, 323), (16 * MIB, 245)])
 def test_8_h200_at_other_sizes(nbytes: int, gigabytes: int) -> None:
-    assert opinion(collective("all_reduce", 8, nbytes, gigabytes * 1e9), H200).saying is Saying.PLAUSIBLE
+    assert form_opinion(collective("all_reduce", 8, nbytes, gigabytes * 1e9), H200).saying is Saying.PLAUSIBLE
 
 
 def test_the_dip_of_sends_at_64_mib_is_plausible() -> None:
-    assert opinion(collective("send_recv", 8, 64 * MIB, 78e9), H200).saying is Saying.PLAUSIBLE
+    assert form_opinion(collective("send_recv", 8, 64 * MIB, 78e9), H200).saying is Saying.PLAUSIBLE
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"])
 def test_without_direct_access_it_is_below_and_the_links_are_named(op: str) -> None:
     """With P2P disabled a pair of H100 has 37 GB/s: https://github.com/NVIDIA/nccl/issues/1264."""
     for nbytes in (64 * MIB, GIB):
-        said = opinion(collective(op, 2, nbytes, 37e9), H200)
+        said = form_opinion(collective(op, 2, nbytes, 37e9), H200)
         assert (said.saying, said.component) == (Saying.BELOW, "links between GPUs (NV18)")
 
 
 def test_half_of_the_links_is_below() -> None:
-    assert opinion(collective("all_reduce", 4, GIB, 355e9 / 2), H200).saying is Saying.BELOW
+    assert form_opinion(collective("all_reduce", 4, GIB, 355e9 / 2), H200).saying is Saying.BELOW
 
 
 def test_a_time_that_no_hardware_has_is_above() -> None:
     work = Work(2, (Exchange("all_reduce", GIB),))
-    assert opinion(Metric(1e-3, "s", "lower", work=work), H200).saying is Saying.ABOVE
+    assert form_opinion(Metric(1e-3, "s", "lower", work=work), H200).saying is Saying.ABOVE
 
 
 def test_the_range_of_a_collective_by_hand() -> None:
-    said = opinion(collective("all_reduce", 4, GIB, 355e9), H200)
+    said = form_opinion(collective("all_reduce", 4, GIB, 355e9), H200)
     wire = 1.5 * GIB
     slowest = (8.4e-6 + 6 * 3.4e-6) / 0.8 + wire / (0.8 * 0.89 * 370.8e9)
     assert said.low == pytest.approx(wire / slowest)
@@ -78,7 +78,7 @@ def test_the_range_of_a_collective_by_hand() -> None:
 
 def test_a_roofline_by_hand() -> None:
     work = Work(flop=989.4e12, memory_bytes=1e9)
-    said = opinion(Metric(1.3, "s", "lower", work=work), H200)
+    said = form_opinion(Metric(1.3, "s", "lower", work=work), H200)
     assert said.low == pytest.approx(1 / 1.02)
     assert said.high == pytest.approx(1 / (0.8 * 0.65) + 1e9 / (0.8 * 0.82 * 4.917e12), rel=1e-3)
     assert (said.saying, said.component) == (Saying.PLAUSIBLE, "matrix units")
@@ -86,8 +86,8 @@ def test_a_roofline_by_hand() -> None:
 
 def test_a_lower_power_limit_expects_less() -> None:
     slow = Metric(2.5, "s", "lower", work=Work(flop=989.4e12))
-    assert opinion(slow, H200).saying is Saying.BELOW
-    assert opinion(slow, replace(H200, power=0.7)).saying is Saying.PLAUSIBLE
+    assert form_opinion(slow, H200).saying is Saying.BELOW
+    assert form_opinion(slow, replace(H200, power=0.7)).saying is Saying.PLAUSIBLE
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_lower_power_limit_expects_less() -> None:
     ],
 )
 def test_figures_with_a_limit_and_ratios(metric: Metric, saying: Saying, component: str) -> None:
-    said = opinion(metric, H200)
+    said = form_opinion(metric, H200)
     assert (said.saying, said.component) == (saying, component)
 
 
@@ -133,8 +133,8 @@ def test_figures_with_a_limit_and_ratios(metric: Metric, saying: Saying, compone
 def test_latencies_of_h200(ranks: int, microseconds: float) -> None:
     """What was measured of an all_reduce of 1 KiB is plausible, and three times of that is not."""
     work = Work(ranks, (Exchange("all_reduce", KIB),))
-    assert opinion(Metric(microseconds * 1e-6, "s", "lower", work=work), H200).saying is Saying.PLAUSIBLE
-    assert opinion(Metric(4 * microseconds * 1e-6, "s", "lower", work=work), H200).saying is Saying.BELOW
+    assert form_opinion(Metric(microseconds * 1e-6, "s", "lower", work=work), H200).saying is Saying.PLAUSIBLE
+    assert form_opinion(Metric(4 * microseconds * 1e-6, "s", "lower", work=work), H200).saying is Saying.BELOW
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_latencies_of_h200(ranks: int, microseconds: float) -> None:
     ],
 )
 def test_no_model_says_why(metric: Metric, rates: Rates, why: str) -> None:
-    said = opinion(metric, rates)
+    said = form_opinion(metric, rates)
     assert (said.saying, said.why, said.low, said.high) == (Saying.NONE, why, None, None)
 
 
@@ -199,8 +199,8 @@ def test_nvlink_machines_from_v100_to_b200_have_rates(
     rates = Rates.of(machine(name, capability, Linkage("nvlink", f"nv{links}", line)))
     assert rates.nccl == pytest.approx(nccl)
     assert rates.peak("float16")
-    assert opinion(collective("all_reduce", 2, GIB, 0.85 * nccl), rates).saying is Saying.PLAUSIBLE
-    assert opinion(collective("all_reduce", 2, GIB, 0.3 * nccl), rates).saying is Saying.BELOW
+    assert form_opinion(collective("all_reduce", 2, GIB, 0.85 * nccl), rates).saying is Saying.PLAUSIBLE
+    assert form_opinion(collective("all_reduce", 2, GIB, 0.3 * nccl), rates).saying is Saying.BELOW
 
 
 @pytest.mark.parametrize(("label", "share"), [("pix", 12 / 15.754), ("pxb", 12 / 15.754), ("phb", 0.3), ("sys", 0.3)])

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_gpuperf import CollectiveMismatch, Context, Ranks
 from pytest_gpuperf.features.mutating import c10d_internals, interception
-from pytest_gpuperf.features.mutating.faults import Fault, Kind, kinds
+from pytest_gpuperf.features.mutating.faults import Fault, Kind, list_kinds
 from pytest_gpuperf.features.mutating.on_rank import Observed, observe
 
 Program = Callable[[Context], list[float]]
@@ -315,7 +315,7 @@ def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
         for one in ranks.run(observe, None, "", program, (), {})
         for site, calls in one.observation.sites.items()
     }
-    (site,) = [site for site, calls in sites.items() if kind in kinds(calls)]
+    (site,) = [site for site, calls in sites.items() if kind in list_kinds(calls)]
     assert site.file == __file__
     return ranks.run(observe, Fault(site, kind), f"{next(TRIALS)}", program, (), {})
 
@@ -453,7 +453,7 @@ def test_without_what_the_others_gave_a_call_stays_as_it_is(
 def test_a_sum_of_symmetric_memory_has_faults(ranks: Ranks, kind: Kind, sums: list[list[float]]) -> None:
     right = ranks.run(observe, None, "", summed_in_symmetric_memory, (), {})
     (site,) = [site for site in right[0].observation.sites if site.operation == "one_shot_all_reduce"]
-    assert kind in kinds(right[0].observation.sites[site])
+    assert kind in list_kinds(right[0].observation.sites[site])
     found = ranks.run(observe, Fault(site, kind), "", summed_in_symmetric_memory, (), {})
     for rank, (one, wanted) in enumerate(zip(found, sums, strict=True)):
         own = [1.0 + rank, 3.001 * (rank + 1), 2.0 * (rank + 1), 3.001 * (rank + 1)]
@@ -500,8 +500,8 @@ def test_what_a_receive_finds_in_its_buffer_is_not_compared(ranks: Ranks) -> Non
 def test_a_maximum_is_not_swapped_for_itself(ranks: Ranks) -> None:
     (seen, _) = ranks.run(observe, None, "", maximum, (), {})
     (calls,) = seen.observation.sites.values()
-    assert Kind.MAX not in kinds(calls)
-    assert Kind.TIMES in kinds(calls)
+    assert Kind.MAX not in list_kinds(calls)
+    assert Kind.TIMES in list_kinds(calls)
 
 
 def two_groups(ctx: Context) -> list[float]:
@@ -569,7 +569,7 @@ def test_what_ranks_call_otherwise_is_found_while_a_program_is_observed(ranks: R
 
 def test_what_is_relied_on_is_there() -> None:
     assert callable(torch.ops.c10d.allreduce_.default._op_dk)
-    assert c10d_internals.frame_of(None) is None
+    assert c10d_internals.find_thread_frame(None) is None
 
 
 class PassesOn(TorchDispatchMode):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from pytest_gpuperf.features.mutating.coverage import Coverage, Judged, Outcome
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Fault, Kind, Site
-from pytest_gpuperf.features.mutating.form import form_of
-from pytest_gpuperf.features.mutating.page import files_of, html
-from pytest_gpuperf.features.mutating.remarks import remarks_of
+from pytest_gpuperf.features.mutating.form import make_form
+from pytest_gpuperf.features.mutating.page import list_files, render_html
+from pytest_gpuperf.features.mutating.remarks import yield_remarks
 from pytest_gpuperf.features.mutating.source_calls import Call
 from pytest_gpuperf.report.annotation import Annotation
 
@@ -37,7 +37,7 @@ def coverage(folder: Path) -> Coverage:
 
 
 def test_lines_of_the_source_are_coloured_by_what_became_of_their_faults(tmp_path: Path) -> None:
-    bad, gone, good = files_of(coverage(tmp_path), tmp_path)
+    bad, gone, good = list_files(coverage(tmp_path), tmp_path)
     assert [(line.number, line.state) for line in bad.lines] == [
         (1, ""),
         (2, "unnoticed"),
@@ -54,7 +54,7 @@ def test_lines_of_the_source_are_coloured_by_what_became_of_their_faults(tmp_pat
 
 
 def test_the_page_lists_the_worst_file_first_and_escapes_the_source(tmp_path: Path) -> None:
-    text = html(coverage(tmp_path), tmp_path)
+    text = render_html(coverage(tmp_path), tmp_path)
     assert re.findall(r'<a href="#file\d">(.*?)</a>', text) == ["bad.py", "gone.py", "good.py"]
     assert "3 of 4 faults noticed (75 %)" in text
     assert "The time was up before 3 more." in text
@@ -67,7 +67,7 @@ def test_the_page_lists_the_worst_file_first_and_escapes_the_source(tmp_path: Pa
 
 
 def test_the_results_file_has_each_fault_of_each_site(tmp_path: Path) -> None:
-    form = form_of(coverage(tmp_path), tmp_path)
+    form = make_form(coverage(tmp_path), tmp_path)
     counts = ("noticed", "unnoticed", "equivalent", "not_made", "left_over")
     assert [form[name] for name in counts] == [3, 1, 1, 1, 3]
     assert form["sites"][0] == {
@@ -88,7 +88,7 @@ def test_the_results_file_has_each_fault_of_each_site(tmp_path: Path) -> None:
 
 
 def test_lines_with_unnoticed_faults_and_calls_that_no_program_makes_have_remarks(tmp_path: Path) -> None:
-    assert list(remarks_of(coverage(tmp_path))) == [
+    assert list(yield_remarks(coverage(tmp_path))) == [
         Annotation(
             tmp_path / "bad.py",
             2,

@@ -105,7 +105,7 @@ def test_a_launch_that_could_not_begin_begins_with_the_next_test(
     without_ranks(monkeypatch)
     versions = {"torch": "2.13.0"}
     software = mock.Mock(side_effect=[versions, LaunchError("rank 0 ended while it started"), *[versions] * 4])
-    monkeypatch.setattr(CurrentRanks, "_software", software)
+    monkeypatch.setattr(CurrentRanks, "_read_software", software)
     pytester.makepyfile(test_it=TESTS)
     figures(pytester, a=[1e9], b=[1e9], c=[1e9])
     result = pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--reason=x")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.features.profiling.plugin import FOLDER, folder_of
+from pytest_gpuperf.features.profiling.plugin import FOLDER, find_folder
 from tests.fake_gpus import without_ranks
 from tests.options.test_option_gpus import usage_error
 
@@ -15,7 +15,7 @@ def _no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def folder(pytester: pytest.Pytester, *options: str) -> Path | None:
-    return folder_of(pytester.parseconfig(*options))
+    return find_folder(pytester.parseconfig(*options))
 
 
 def test_nothing_is_profiled_without_it(pytester: pytest.Pytester) -> None:

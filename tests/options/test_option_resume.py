@@ -221,7 +221,7 @@ def test_other_software_is_refused_and_nothing_measured(
     interrupt(project)
     ran(project)
     monkeypatch.setattr(
-        "pytest_gpuperf.run.current_ranks.CurrentRanks._software", lambda self, size: {"torch": "2.14.0"}
+        "pytest_gpuperf.run.current_ranks.CurrentRanks._read_software", lambda self, size: {"torch": "2.14.0"}
     )
     result = record(project, "--resume")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

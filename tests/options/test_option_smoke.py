@@ -53,7 +53,7 @@ def test_perf_tests_run_unjudged_with_gpus_and_without_baselines(pytester: pytes
 
 
 def test_without_it_sizes_are_full(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_gpuperf.run.selection.reason_to_skip", lambda item, capacity, unmeasured: None)
+    monkeypatch.setattr("pytest_gpuperf.run.selection.find_skip_reason", lambda item, capacity, unmeasured: None)
     pytester.makepyfile(
         """
         import pytest

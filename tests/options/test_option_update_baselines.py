@@ -147,7 +147,7 @@ def test_a_variable_that_was_not_set_before_is_named(project: pytest.Pytester, m
     record(project)
     measure(project, 200e9)
     software = {"torch": "2.13.0", "NCCL_MAX_NCHANNELS": "12"}
-    monkeypatch.setattr(CurrentRanks, "_software", lambda self, size: software)
+    monkeypatch.setattr(CurrentRanks, "_read_software", lambda self, size: software)
     result = run(project)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([SLOWER, "  what differs: NCCL_MAX_NCHANNELS not set -> 12"])

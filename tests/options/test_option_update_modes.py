@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.baselines.mode import Mode
-from pytest_gpuperf.features.recording.options import RecordingOptions, recording_options
+from pytest_gpuperf.features.recording.options import RecordingOptions, read_recording_options
 from tests.fake_gpus import without_ranks
 from tests.options.test_option_gpus import usage_error
 from tests.options.test_option_update_baselines import KEY, NODE, TEST, baselines, figures_of, measure, run
@@ -76,14 +76,14 @@ def test_a_path_behind_the_flag_is_a_path(
     config = pytester.parseconfig("--gpus=2", "--reason=x", *arguments, path)
     assert config.args == [path]
     assert config.rootpath == pytester.path / path
-    assert recording_options(config) == RecordingOptions(mode, reason="x")
+    assert read_recording_options(config) == RecordingOptions(mode, reason="x")
 
 
 def test_the_flag_may_stand_last_or_in_the_ini_file(pytester: pytest.Pytester) -> None:
-    last = recording_options(pytester.parseconfig("--gpus=2", "--reason=x", "--update-baselines"))
+    last = read_recording_options(pytester.parseconfig("--gpus=2", "--reason=x", "--update-baselines"))
     assert last == RecordingOptions(reason="x")
     pytester.makeini("[pytest]\naddopts = --update-baselines=new --reason=x")
-    assert recording_options(pytester.parseconfig("--gpus=2")) == RecordingOptions(Mode.NEW, reason="x")
+    assert read_recording_options(pytester.parseconfig("--gpus=2")) == RecordingOptions(Mode.NEW, reason="x")
 
 
 @pytest.mark.parametrize("mode", ["everything", "", "suites/x"])

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from pytest_gpuperf.baselines.plain import plain
+from pytest_gpuperf.baselines.plain import make_plain
 from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo, MetricBaseline, TestBaseline
 from pytest_gpuperf.features import list_shown
 from pytest_gpuperf.figures.metric import Metric
@@ -145,7 +145,7 @@ def results(
     **more: Any,
 ) -> Results:
     """Return the results of one launch that came to these verdicts, and that shows these values of each kind."""
-    shown = {kind.name: tuple(plain(more.pop(kind.name))) for kind in list_shown() if kind.name in more}
+    shown = {kind.name: tuple(make_plain(more.pop(kind.name))) for kind in list_shown() if kind.name in more}
     info = LaunchInfo(at, "c0ffee" * 6 + "cafe", "gpu-a", environment or {"torch": "2.11.0", "NCCL_ALGO": "Ring"})
     tests: dict[str, TestBaseline] = {}
     for verdict in verdicts:

@@ -14,7 +14,7 @@ import pytest
 from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo, MetricBaseline, TestBaseline
 from pytest_gpuperf.features.page.content import Content
 from pytest_gpuperf.features.page.history import Recorded
-from pytest_gpuperf.features.page.html import html
+from pytest_gpuperf.features.page.html import render_html
 from pytest_gpuperf.features.page.page_file import write_page
 from pytest_gpuperf.features.page.run import Run
 from tests.arms.checkouts import commit
@@ -167,7 +167,7 @@ def test_names_from_outside_are_text_in_what_a_chart_shows(tmp_path: Path, brows
     measured = results(bad, searches=({**SEARCH, "trials": rows},), curves=({**CURVE, "test": image},))
     content = Content([Run(image, measured), Run(f"{image}2", measured)], {KEY: stored}, {KEY: {(TEST, image): past}})
     path = tmp_path / "page.html"
-    path.write_text(html(content), encoding="utf-8")
+    path.write_text(render_html(content), encoding="utf-8")
     page = browser.new_page()
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo, MetricBaseline, TestBaseline
-from pytest_gpuperf.features.page.history import history
+from pytest_gpuperf.features.page.history import read_history
 
 KEY = "2x-gpu"
 
@@ -41,7 +41,7 @@ def test_each_commit_that_moved_a_centre_is_a_point(repository: Path) -> None:
     path = repository / f"{KEY}.json"
     for text in (stored(1.0), stored(1.0) + "\n", "{broken", stored(0.5)):
         commit(path, text)
-    found = history(path, KEY)
+    found = read_history(path, KEY)
     assert list(found) == [("t.py::test_a", "time")]
     centers = found["t.py::test_a", "time"]
     assert [one.center for one in centers] == [1.0, 0.5]
@@ -53,9 +53,9 @@ def test_without_commits_or_git_there_is_no_history(
 ) -> None:
     path = repository / f"{KEY}.json"
     path.write_text(stored(1.0))
-    assert history(path, KEY) == {}
+    assert read_history(path, KEY) == {}
     commit(path, stored(1.0))
-    assert history(path, KEY) != {}
-    assert history(tmp_path_factory.mktemp("plain") / f"{KEY}.json", KEY) == {}
+    assert read_history(path, KEY) != {}
+    assert read_history(tmp_path_factory.mktemp("plain") / f"{KEY}.json", KEY) == {}
     monkeypatch.setenv("PATH", "")
-    assert history(path, KEY) == {}
+    assert read_history(path, KEY) == {}

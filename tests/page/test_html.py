@@ -11,9 +11,9 @@ from importlib.resources import files
 from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo
 from pytest_gpuperf.features.page.content import Content
 from pytest_gpuperf.features.page.history import Recorded
-from pytest_gpuperf.features.page.html import html
+from pytest_gpuperf.features.page.html import render_html
 from pytest_gpuperf.features.page.run import Run
-from pytest_gpuperf.features.page.timelines import MOST, timelines
+from pytest_gpuperf.features.page.timelines import MOST, make_timelines
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.report.ran import Ran
@@ -52,7 +52,7 @@ WHOLE = results(
 
 
 def page(*runs: Run) -> str:
-    return html(Content(runs or [Run("this run", WHOLE)]))
+    return render_html(Content(runs or [Run("this run", WHOLE)]))
 
 
 def markup(text: str) -> str:
@@ -100,7 +100,7 @@ def test_timelines_of_many_profiles_have_few_enough_intervals_together() -> None
         0, "compute", "stream 7", tuple((1e-6 * 1.003**number, 1e-9 * 1.003**number, "k") for number in range(2000))
     )
     many = [replace(PROFILE, test=str(number), lanes=(lane,)) for number in range(60)]
-    bars = sum(len(row.bars) for timeline in timelines(many) for row in timeline.rows)
+    bars = sum(len(row.bars) for timeline in make_timelines(many) for row in timeline.rows)
     assert MOST / 8 < bars <= MOST
 
 
@@ -254,7 +254,7 @@ def test_a_page_of_300_tests_is_below_5_mb() -> None:
     stored = Baselines(KEY, {}, {at: LaunchInfo(at[:20], "c0ffee" * 6 + "cafe", "gpu-a", {}) for at in starts}, {})
     history = {(one.test, one.metric_name): past for one in many}
     ran = [replace(FAILED, test=one.test, outcome="passed", text="", sections=()) for one in many[::3]]
-    text = html(Content([Run("many", results(*many, ran=ran))], {KEY: stored}, {KEY: history}))
+    text = render_html(Content([Run("many", results(*many, ran=ran))], {KEY: stored}, {KEY: history}))
     assert 2_000_000 < len(text) < 5_000_000
 
 
@@ -264,7 +264,7 @@ def test_a_launch_and_a_commit_that_many_figures_share_are_on_the_page_once() ->
     launches = {"2026-11-01T10:00:00Z-1-a": LaunchInfo("2026-11-01T10:00:00Z", "feedbeef" * 5, "gpu-a", {})}
     history = {(one.test, "busbw"): past for one in others}
     content = Content([Run("now", results(*others))], {KEY: Baselines(KEY, {}, launches, {})}, {KEY: history})
-    text = html(content)
+    text = render_html(content)
     assert text.count("gpu-a feedbeeffeed") == 1
     assert text.count("7ba55ceb3f60") == 1
     drawings = json.loads(text.partition('id="drawings">')[2].partition("</script>")[0])
@@ -403,7 +403,7 @@ CONTEST = replace(
 
 def test_a_race_shows_both_arms() -> None:
     content = Content([Run("this run", replace(results(CONTEST), candidate=results().candidate, raced=RACED))])
-    text = unescape(markup(html(content)))
+    text = unescape(markup(render_html(content)))
     assert "measured nothing" not in text
     assert "2026-11-20T10:00:00Z · gpu-a · c0ffee00c0ff with uncommitted changes, against HEAD~1 (7ba55cce7ba5)" in text
     assert '<span class="change">+37.6 % time</span>' in text
@@ -430,5 +430,5 @@ def test_a_smoke_run_says_so_and_shows_no_rates() -> None:
     assert "214.0 GB/s" not in text
     assert "<dd>smoke · 2026-11-20T10:00:00Z" in text
     both = Content([Run("smoke", smoke), Run("real", WHOLE)])
-    assert "214.0 GB/s" in html(both)
+    assert "214.0 GB/s" in render_html(both)
     assert "2 tests with metrics: 1 regressed." in both.sentence

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_gpuperf.baselines.results import ResultsError
 from pytest_gpuperf.features import list_shown
-from pytest_gpuperf.features.github.pull_request import comment_of
+from pytest_gpuperf.features.github.pull_request import make_comment
 from pytest_gpuperf.features.page import html
 from pytest_gpuperf.features.page.content import Content
 from pytest_gpuperf.features.page.run import Run
@@ -83,9 +83,9 @@ def mutated(data: Any, path: tuple[str | int, ...], value: Any) -> Any:
 def outcome(path: Path, *, comments: bool) -> str:
     """Return what becomes of a file of results: drawn, refused, or the error that nobody should see."""
     try:
-        html.html(Content([Run("run", load(path, list_shown()))]))
+        html.render_html(Content([Run("run", load(path, list_shown()))]))
         if comments:
-            comment_of(path)
+            make_comment(path)
     except ResultsError as error:
         return "refused" if str(error).startswith(f"results '{path}': ") else str(error)
     except Exception as error:  # whatever it is, the test names it
@@ -96,8 +96,8 @@ def outcome(path: Path, *, comments: bool) -> str:
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave a megabyte of scripts out of each page."""
-    asset = html._asset
-    monkeypatch.setattr(html, "_asset", lambda name: "" if name.endswith(".js") else asset(name))
+    asset = html._read_asset
+    monkeypatch.setattr(html, "_read_asset", lambda name: "" if name.endswith(".js") else asset(name))
 
 
 @pytest.mark.usefixtures("light")

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpuperf.__main__ import main
 from pytest_gpuperf.baselines.json_files import update
-from pytest_gpuperf.baselines.plain import plain, read
+from pytest_gpuperf.baselines.plain import make_plain, read
 from pytest_gpuperf.report.results_file import Raced, load, write
 from pytest_gpuperf.traces.profile import Profile
 from tests.page.examples import (
@@ -26,7 +26,7 @@ from tests.page.examples import (
     results,
 )
 
-PLAIN: dict[str, Any] = plain(PROFILE)
+PLAIN: dict[str, Any] = make_plain(PROFILE)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pytest_gpuperf.features.parity.census import Census, _weigh, agreement, digests
+from pytest_gpuperf.features.parity.census import Census, _weigh, compare_censuses, digests
 from tests.whole_run import WholeRun, run_pytest, write
 
 Digest = Callable[[torch.Tensor], bytes]
@@ -131,4 +131,4 @@ def test_another_shape_changes_the_digest() -> None:
 
 def test_a_census_at_other_points_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^ranks took the census at different points: rank 0 at 1, rank 1 at 2: take"):
-        agreement([Census([("the start", {})]), Census([("the start", {}), ("step 1", {})])])
+        compare_censuses([Census([("the start", {})]), Census([("the start", {}), ("step 1", {})])])

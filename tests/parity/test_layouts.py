@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_gpuperf.features.parity.layouts.asked import Subject, import_function, layout_of
+from pytest_gpuperf.features.parity.layouts.asked import Subject, import_function, parse_layout
 from pytest_gpuperf.features.parity.layouts.attention import require_attention
 from pytest_gpuperf.features.parity.layouts.plans import derive
 from pytest_gpuperf.features.parity.layouts.running import try_layouts
-from pytest_gpuperf.features.parity.layouts.table import Result, Row, lines, status
+from pytest_gpuperf.features.parity.layouts.table import Result, Row, compute_status, format_table
 from pytest_gpuperf.features.parity.layouts.training import SplitError
 from pytest_gpuperf.report.command_error import CommandError
 from tests.whole_run import environment, write
@@ -226,7 +226,7 @@ def test_what_one_device_cannot_train_is_refused_before_ranks_start(
     write(tmp_path, {"returning_model.py": MODEL})
     subject = Subject(f"returning_model:{build}", f"returning_model:{batch}", folder=str(tmp_path))
     with pytest.raises(CommandError, match=re.escape(words)):
-        try_layouts(subject, [layout_of("ddp2")], 0, 60.0)
+        try_layouts(subject, [parse_layout("ddp2")], 0, 60.0)
 
 
 def test_a_layout_that_cannot_be_read_ends_the_command(folder: Path) -> None:
@@ -238,11 +238,11 @@ def test_a_layout_that_cannot_be_read_ends_the_command(folder: Path) -> None:
 @pytest.mark.parametrize("text", ["fsdp", "tp0", "pp2", "tp2xtp2", ""])
 def test_a_layout_that_cannot_be_read(text: str) -> None:
     with pytest.raises(ValueError, match=f"layout {text!r} cannot be read: write ddp, fsdp, cp or tp with a number"):
-        layout_of(text)
+        parse_layout(text)
 
 
 def test_a_layout_has_a_world_and_a_mesh() -> None:
-    layout = layout_of("fsdp2xtp4")
+    layout = parse_layout("fsdp2xtp4")
     assert layout.world == 8
     assert layout.mesh == {"fsdp": 2, "tp": 4}
     assert layout.shares == 2
@@ -307,14 +307,14 @@ def test_the_table_aligns_and_counts_and_gives_the_exit_status() -> None:
     right = Row("tp2", "step 1", Result.RIGHT, 1e-6)
     wrong = Row("fsdp2xtp2", "its checkpoint", Result.WRONG, 1e-6, "loss of step 2", "unknown")
     untried = Row("cp2", "step 1", Result.NOT_TRIED, why="no attention")
-    assert lines([right, wrong, untried]) == [
+    assert format_table([right, wrong, untried]) == [
         "layout     from            result     slack  first wrong tensor, cause",
         "tp2        step 1          right      1e-06",
         "fsdp2xtp2  its checkpoint  WRONG      1e-06  loss of step 2; cause: unknown",
         "cp2        step 1          not tried  -      no attention",
         "1 right, 1 wrong, 1 not tried",
     ]
-    assert status([right]) == 0
-    assert status([right, wrong, untried]) == 1
-    assert status([right, untried]) == 4
-    assert status([]) == 4
+    assert compute_status([right]) == 0
+    assert compute_status([right, wrong, untried]) == 1
+    assert compute_status([right, untried]) == 4
+    assert compute_status([]) == 4

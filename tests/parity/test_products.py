@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pytest_gpuperf import watch
-from pytest_gpuperf.features.parity.products import EXACT, Products, products_on
+from pytest_gpuperf.features.parity.products import EXACT, Products, read_products
 from pytest_gpuperf.features.parity.rounding import RandomRounding
 from tests.parity.in_process import parity
 
@@ -27,14 +27,14 @@ def _settings() -> Iterator[None]:
 
 
 def test_convolutions_and_recurrent_networks_of_gpus_are_in_tf32_by_default() -> None:
-    assert products_on(GPU) == Products(0.0, TF32, TF32)
-    assert products_on(torch.device("cpu")) == EXACT
+    assert read_products(GPU) == Products(0.0, TF32, TF32)
+    assert read_products(torch.device("cpu")) == EXACT
 
 
 def test_settings_of_torch_count() -> None:
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = False
-    assert products_on(GPU) == Products(TF32, 0.0, 0.0)
+    assert read_products(GPU) == Products(TF32, 0.0, 0.0)
 
 
 def moved(call: Callable[[], torch.Tensor], products: Products) -> float:
@@ -78,7 +78,7 @@ def test_a_program_in_tf32_is_judged_by_its_rounding_and_one_beyond_it_is_wrong(
             model.weight.data.copy_(b)
             with watch(model) as trace:
                 model(a * factor)
-            trace.products = products_on(GPU) if factor else EXACT
+            trace.products = read_products(GPU) if factor else EXACT
             return trace
 
         return run

@@ -15,7 +15,7 @@ from torch import nn
 
 from pytest_gpuperf import parity_record
 from pytest_gpuperf.features.parity.judging_files import judge_files
-from pytest_gpuperf.features.parity.recorded_files import Recording, path_of, read, write
+from pytest_gpuperf.features.parity.recorded_files import Recording, make_path, read, write
 from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace
 from pytest_gpuperf.report.command_error import CommandError
 from tests.warm_python import FRESH
@@ -169,7 +169,7 @@ def _recorded(file: Path, **tensors: torch.Tensor) -> Path:
 
 def _ranks_recorded(file: Path, count: int, world: int) -> Path:
     for rank in range(count):
-        write(path_of(file, rank, world), Recording(rank, world, Trace()))
+        write(make_path(file, rank, world), Recording(rank, world, Trace()))
     return file
 
 
@@ -212,7 +212,7 @@ def test_a_layout_may_be_declared(tmp_path: Path) -> None:
     _recorded(tmp_path / "one", w=whole)
     for rank in range(2):
         record = Record(Key(1, Kind.PARAMETER, "w"), whole[rank::2])
-        write(path_of(tmp_path / "two", rank, 2), Recording(rank, 2, Trace({record.key: record})))
+        write(make_path(tmp_path / "two", rank, 2), Recording(rank, 2, Trace({record.key: record})))
     for layout, expected in (("w=interleaved(0)", 0), ("w=shard(0)", 1)):
         code, text = compare(tmp_path, "one", "two", "--layout", layout)
         assert code == expected, text

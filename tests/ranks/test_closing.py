@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuperf.ranks import closing as closing_module
 from pytest_gpuperf.ranks.closing import MOST, Closing, await_ended, shut_down
-from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
+from pytest_gpuperf.ranks.surroundings import Surroundings, list_left_behind
 
 
 class Group:
@@ -120,7 +120,7 @@ def test_groups_that_are_ending_are_nothing_that_a_test_left_behind(may_end: thr
     before, threads = Surroundings.now(), threading.enumerate()
     closing = Closing()
     closing.let_go([Group("default", may_end, [])])
-    assert left_behind(before, Surroundings.now()) == []
+    assert list_left_behind(before, Surroundings.now()) == []
     assert threading.enumerate() == threads  # a program that counts its threads finds its own
 
 

@@ -16,13 +16,13 @@ def names_a_submodule() -> object:
 
 
 def test_the_finder_is_there_and_finds_what_the_code_names() -> None:
-    finder = cloudpickle_internals.submodule_finder()
+    finder = cloudpickle_internals.read_submodule_finder()
     assert finder is not None
     assert importlib.util in finder(names_a_submodule.__code__, [importlib])
 
 
 def test_cloudpickle_asks_the_finder_that_was_put_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = cloudpickle_internals.submodule_finder()
+    original = cloudpickle_internals.read_submodule_finder()
     assert original is not None
     asked: list[CodeType] = []
 
@@ -38,9 +38,9 @@ def test_cloudpickle_asks_the_finder_that_was_put_in_its_place(monkeypatch: pyte
     finally:
         cloudpickle_internals.replace_submodule_finder(original)
     assert asked == [local.__code__]
-    assert cloudpickle_internals.submodule_finder() is original
+    assert cloudpickle_internals.read_submodule_finder() is original
 
 
 def test_a_cloudpickle_without_it_works_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(cloudpickle.cloudpickle, "_find_imported_submodules")
-    assert cloudpickle_internals.submodule_finder() is None
+    assert cloudpickle_internals.read_submodule_finder() is None

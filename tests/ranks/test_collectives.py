@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.ranks.collectives import Collective, disagreement, last_of_each, list_issued, say_ranks
+from pytest_gpuperf.ranks.collectives import Collective, describe_last, find_disagreement, list_issued, say_ranks
 
 # Of torch 2.13 with gloo: a barrier, an all_reduce of float[4], and in a group of its own one of int64[2, 3].
 GLOO: dict[str, Any] = {
@@ -143,10 +143,10 @@ SAME = issued("all_reduce Float[4]", "barrier")
 
 
 def test_ranks_that_issued_the_same_agree() -> None:
-    assert disagreement({0: SAME, 1: SAME}, {}) is None
-    assert disagreement({0: [], 1: []}, {}) is None
-    assert disagreement({}, {}) is None
-    assert disagreement({1: SAME}, {}) is None  # nobody to compare it with
+    assert find_disagreement({0: SAME, 1: SAME}, {}) is None
+    assert find_disagreement({0: [], 1: []}, {}) is None
+    assert find_disagreement({}, {}) is None
+    assert find_disagreement({1: SAME}, {}) is None  # nobody to compare it with
 
 
 @pytest.mark.parametrize(
@@ -176,12 +176,12 @@ def test_ranks_that_issued_the_same_agree() -> None:
     ids=["one more", "none", "another", "another shape", "another type"],
 )
 def test_a_disagreement_is_told_at_its_first_collective(others: Sequence[Collective], sentence: str) -> None:
-    assert disagreement({0: SAME, 1: others, 2: others}, {}) == sentence
+    assert find_disagreement({0: SAME, 1: others, 2: others}, {}) == sentence
 
 
 def test_ranks_that_part_in_three_ways_are_all_named() -> None:
     lists = {0: issued("barrier"), 1: issued("broadcast Float[4]"), 2: []}
-    assert disagreement(lists, {}) == (
+    assert find_disagreement(lists, {}) == (
         "the ranks part at collective 1 of the program: rank 0 issued barrier; rank 1 issued broadcast Float[4]; "
         "rank 2 issued none"
     )
@@ -189,53 +189,53 @@ def test_ranks_that_part_in_three_ways_are_all_named() -> None:
 
 @pytest.mark.parametrize("operation", ["all_to_all", "gather", "scatter", "allgather", "barrier"])
 def test_operations_whose_tensors_may_differ_by_rank_are_compared_by_name(operation: str) -> None:
-    assert disagreement({0: issued(f"{operation} Float[4]"), 1: issued(f"{operation} Float[9]")}, {}) is None
+    assert find_disagreement({0: issued(f"{operation} Float[4]"), 1: issued(f"{operation} Float[9]")}, {}) is None
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "allreduce", "_all_gather_base", "_reduce_scatter_base"])
 def test_operations_whose_tensors_must_not_differ_are_compared_by_them(operation: str) -> None:
-    assert disagreement({0: issued(f"{operation} Float[4]"), 1: issued(f"{operation} Float[9]")}, {}) is not None
+    assert find_disagreement({0: issued(f"{operation} Float[4]"), 1: issued(f"{operation} Float[9]")}, {}) is not None
 
 
 def test_collectives_are_compared_by_their_numbers_and_counted_from_the_programs_first() -> None:
     late = issued("barrier", "barrier", start=7)
-    assert disagreement({0: late, 1: late[:1]}, {}) == (
+    assert find_disagreement({0: late, 1: late[:1]}, {}) == (
         "rank 1 never issued barrier (collective 2 of the program), which rank 0 did"
     )
 
 
 def test_a_recorder_that_lost_its_oldest_entries_says_nothing_of_them() -> None:
     whole = issued("barrier", "all_reduce Float[4]", "barrier", "barrier")
-    assert disagreement({0: whole, 1: whole[2:]}, {}) is None
-    assert disagreement({0: whole, 1: whole[2:3]}, {}) == (
+    assert find_disagreement({0: whole, 1: whole[2:]}, {}) is None
+    assert find_disagreement({0: whole, 1: whole[2:3]}, {}) == (
         "rank 1 never issued barrier (collective 4 of the program), which rank 0 did"
     )
 
 
 def test_a_group_whose_ranks_could_not_be_asked_is_left_out() -> None:
-    assert disagreement({0: issued("barrier", group="3"), 1: []}, {"3": (1, 2)}) is None
+    assert find_disagreement({0: issued("barrier", group="3"), 1: []}, {"3": (1, 2)}) is None
 
 
 def test_each_group_is_compared_among_its_own_ranks() -> None:
     pairs = {"3": (0, 1), "4": (2, 3)}
     first, second = issued("barrier", group="3"), issued("barrier", "barrier", group="4")
-    assert disagreement({0: first, 1: first, 2: second, 3: second}, pairs) is None
-    assert disagreement({0: first, 1: first, 2: second, 3: second[:1]}, pairs) == (
+    assert find_disagreement({0: first, 1: first, 2: second, 3: second}, pairs) is None
+    assert find_disagreement({0: first, 1: first, 2: second, 3: second[:1]}, pairs) == (
         "rank 3 never issued barrier (collective 2 of the program), which rank 2 did (group of ranks 2, 3)"
     )
 
 
 def test_a_group_is_compared_among_those_of_its_ranks_that_could_be_asked() -> None:
-    assert disagreement({0: issued("barrier", group="3"), 2: []}, {"3": (0, 1)}) is None
+    assert find_disagreement({0: issued("barrier", group="3"), 2: []}, {"3": (0, 1)}) is None
 
 
 def test_the_last_collective_of_each_rank_is_told_ranks_of_the_same_together() -> None:
-    assert last_of_each({2: SAME, 0: SAME, 1: SAME[:1], 3: []}) == [
+    assert describe_last({2: SAME, 0: SAME, 1: SAME[:1], 3: []}) == [
         "last collective of ranks 0, 2: barrier, its collective 2",
         "last collective of rank 1: all_reduce Float[4], its collective 1",
         "last collective of rank 3: none",
     ]
-    assert last_of_each({}) == []
+    assert describe_last({}) == []
 
 
 def test_ranks_are_listed() -> None:

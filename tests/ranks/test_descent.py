@@ -24,7 +24,7 @@ def process(**variables: str) -> Iterator[subprocess.Popen[bytes]]:
         started.kill()
 
 
-@pytest.mark.parametrize("by", [descent.children, descent._children_by_parent])
+@pytest.mark.parametrize("by", [descent.list_children, descent._list_by_parent])
 def test_children_are_found_with_the_kernels_list_and_without_it(by: object) -> None:
     assert callable(by)
     found: list[int] = []

@@ -187,7 +187,7 @@ def test_all_groups_of_a_test_end_beside_the_next_one(pool: Pool, call: Call) ->
 def test_a_backend_that_does_not_count_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = mock.Mock(_get_sequence_number_for_group=mock.Mock(side_effect=RuntimeError("not implemented")))
     monkeypatch.setattr(dist.distributed_c10d, "_world", SimpleNamespace(pg_map={odd: ()}))
-    assert Groups(Start(0, 2, "gloo", 1), torch.device("cpu"), None).sequence_numbers() is None
+    assert Groups(Start(0, 2, "gloo", 1), torch.device("cpu"), None).read_sequence_numbers() is None
 
 
 def name_of(file: Path) -> str:

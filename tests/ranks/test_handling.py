@@ -13,7 +13,7 @@ import torch.distributed as dist
 from pytest_gpuperf import CollectiveMismatch, Context, RankTimeout
 from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.endings import Answered, Stuck
-from pytest_gpuperf.ranks.handling import Handled, find_cause, list_handled, tracebacks_of
+from pytest_gpuperf.ranks.handling import Handled, find_cause, format_tracebacks, list_handled
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.postmortem import World, post_mortem
 from tests.ranks.conftest import Call, notes
@@ -232,7 +232,7 @@ def test_ranks_that_handle_different_exceptions_are_all_named_the_fewest_first()
     many, one = Handled(BAD, "x.py:1 in f", "Many\n"), Handled("KeyError: 3", "x.py:2 in g", "One\n")
     handling = {0: [many], 1: [one], 2: [many]}
     assert find_cause(handling, 4) == ([1], one)
-    assert tracebacks_of(handling) == [
+    assert format_tracebacks(handling) == [
         ("traceback of what rank 1 handles", "One"),
         ("traceback of what ranks 0, 2 handle", "Many"),
     ]

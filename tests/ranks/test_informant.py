@@ -103,7 +103,7 @@ def test_a_run_that_issued_nothing_is_silent_where_the_recorder_records(
     with closing(ours), closing(theirs):
         informant = Informant(theirs, backend)
         informant.since = 20
-        assert informant.silent() is silent
+        assert informant.is_silent() is silent
 
 
 @pytest.mark.parametrize(
@@ -113,4 +113,4 @@ def test_silence_is_not_assumed(monkeypatch: pytest.MonkeyPatch, recorder: objec
     monkeypatch.setattr(torch._C, "_distributed_c10d", recorder)
     ours, theirs = Channel.pair()
     with closing(ours), closing(theirs):
-        assert not Informant(theirs, "nccl").silent()
+        assert not Informant(theirs, "nccl").is_silent()

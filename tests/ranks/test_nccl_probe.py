@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from pytest_gpuperf import Context, Ranks
-from pytest_gpuperf.hardware.nccl_choices import choices_of
+from pytest_gpuperf.hardware.nccl_choices import describe_choices
 from pytest_gpuperf.hardware.nccl_log import NcclLog
 from pytest_gpuperf.ranks.nccl_probe import probe
 
@@ -29,7 +29,7 @@ def written(ctx: Context) -> NcclLog:
 def test_the_choices_of_all_ranks_come_back(ranks: Ranks) -> None:
     logs = ranks.run(written)
     assert len(logs) == ranks.world_size
-    assert choices_of(logs) == {"all_reduce 1024": "RING, LL, 1 channel"}
+    assert describe_choices(logs) == {"all_reduce 1024": "RING, LL, 1 channel"}
 
 
 def refused(ctx: Context) -> NcclLog:
@@ -44,4 +44,4 @@ def refused(ctx: Context) -> NcclLog:
 
 @pytest.mark.ranks(2, device="cpu", nccl_log=True)
 def test_a_collective_that_a_setting_forbids_leaves_what_was_chosen_before(ranks: Ranks) -> None:
-    assert choices_of(ranks.run(refused)) == {"all_reduce 1024": "RING, LL, 1 channel"}
+    assert describe_choices(ranks.run(refused)) == {"all_reduce 1024": "RING, LL, 1 channel"}

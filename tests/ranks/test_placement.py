@@ -14,8 +14,8 @@ from pytest_gpuperf.ranks.spec import (
     Opening,
     Place,
     PoolSpec,
-    environ_of,
-    rank_environ,
+    make_pool_environ,
+    make_rank_environ,
 )
 
 ALONE = Capacity((8,), gpus=True, clustered=False)
@@ -116,13 +116,17 @@ def test_a_rank_is_named_with_its_node_and_gpu() -> None:
 
 
 def test_a_rank_sees_the_gpus_of_its_node_alone() -> None:
-    environ = rank_environ(SPEC, {"A": "1"})
-    assert [environ_of(rank, SPEC, environ)[VISIBLE] for rank in range(3)] == ["GPU-0,GPU-1", "GPU-0,GPU-1", "GPU-2"]
+    environ = make_pool_environ(SPEC, {"A": "1"})
+    assert [make_rank_environ(rank, SPEC, environ)[VISIBLE] for rank in range(3)] == [
+        "GPU-0,GPU-1",
+        "GPU-0,GPU-1",
+        "GPU-2",
+    ]
     assert not set(SOCKET_INTERFACES) & set(environ)  # which each node finds
 
 
 def test_the_launchers_variables_tell_the_nodes() -> None:
     spec = PoolSpec(3, opening=Opening.LAUNCHER, nodes=SPEC.nodes)
-    last = environ_of(2, spec, {})
+    last = make_rank_environ(2, spec, {})
     assert (last["RANK"], last["LOCAL_RANK"], last["GROUP_RANK"], last["LOCAL_WORLD_SIZE"]) == ("2", "0", "1", "1")
     assert (last["GROUP_WORLD_SIZE"], last["MASTER_ADDR"]) == ("2", "10.0.0.1")

@@ -19,7 +19,7 @@ from pytest_gpuperf.ranks.excerpt import HEAD, TAIL
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.local_ranks import LocalNode, LocalRanks
 from pytest_gpuperf.ranks.pool import Pool
-from pytest_gpuperf.ranks.spec import PoolSpec, environ_of, rank_environ
+from pytest_gpuperf.ranks.spec import PoolSpec, make_pool_environ, make_rank_environ
 from tests.ranks.conftest import Call, pids
 from tests.ranks.processes import open_files, survivors
 
@@ -95,7 +95,7 @@ def test_the_environment_of_the_pool_reaches_its_ranks(call: Call) -> None:
 
 def test_a_pool_shows_its_ranks_its_own_gpus_alone() -> None:
     spec = PoolSpec(2, ("GPU-c", "GPU-a"))
-    assert rank_environ(spec, {"CUDA_VISIBLE_DEVICES": "0,1,2", "X": "y"}) == {
+    assert make_pool_environ(spec, {"CUDA_VISIBLE_DEVICES": "0,1,2", "X": "y"}) == {
         "CUDA_VISIBLE_DEVICES": "GPU-c,GPU-a",
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_COMM_SPLIT_SHARE_RESOURCES": "1",
@@ -107,25 +107,25 @@ def test_a_pool_shows_its_ranks_its_own_gpus_alone() -> None:
 
 def test_a_test_may_show_each_rank_its_own_gpu_alone() -> None:
     spec = PoolSpec(2, ("GPU-c", "GPU-a"), environ=(("CUDA_VISIBLE_DEVICES", "{gpu}"), ("WHO", "{rank} on {gpu}")))
-    of_each = [environ_of(rank, spec, rank_environ(spec, {})) for rank in (0, 1)]
+    of_each = [make_rank_environ(rank, spec, make_pool_environ(spec, {})) for rank in (0, 1)]
     assert [environ["CUDA_VISIBLE_DEVICES"] for environ in of_each] == ["GPU-c", "GPU-a"]
     assert [environ["WHO"] for environ in of_each] == ["0 on GPU-c", "1 on GPU-a"]
-    assert environ_of(1, PoolSpec(2, environ=(("WHO", "{gpu}"),)), {})["WHO"] == ""
+    assert make_rank_environ(1, PoolSpec(2, environ=(("WHO", "{gpu}"),)), {})["WHO"] == ""
     apart = PoolSpec(12, environ=(("POD", "pod-{rank==1}{rank==11} of {rank}"),))
-    pods = [environ_of(rank, apart, {})["POD"] for rank in (0, 1, 11)]
+    pods = [make_rank_environ(rank, apart, {})["POD"] for rank in (0, 1, 11)]
     assert pods == ["pod-00 of 0", "pod-10 of 1", "pod-01 of 11"]
 
 
 def test_groups_share_channels_only_where_nothing_is_timed_and_the_user_lets_them() -> None:
     share = "NCCL_COMM_SPLIT_SHARE_RESOURCES"
-    assert share not in rank_environ(PoolSpec(2, ("GPU-a", "GPU-b"), timed=True), {})
-    assert share not in rank_environ(PoolSpec(2), {})
-    assert rank_environ(PoolSpec(2, ("GPU-a", "GPU-b")), {share: "0"})[share] == "0"
+    assert share not in make_pool_environ(PoolSpec(2, ("GPU-a", "GPU-b"), timed=True), {})
+    assert share not in make_pool_environ(PoolSpec(2), {})
+    assert make_pool_environ(PoolSpec(2, ("GPU-a", "GPU-b")), {share: "0"})[share] == "0"
 
 
 def test_what_the_user_chose_stays() -> None:
     chosen = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=bond0", "TORCH_FR_BUFFER_SIZE": "20000"}
-    assert rank_environ(PoolSpec(2), chosen) == {**chosen, "CUDA_VISIBLE_DEVICES": ""}
+    assert make_pool_environ(PoolSpec(2), chosen) == {**chosen, "CUDA_VISIBLE_DEVICES": ""}
 
 
 def test_a_pool_of_gpus_speaks_nccl_and_one_without_gloo() -> None:
@@ -280,7 +280,7 @@ def test_a_report_gets_the_beginning_and_the_end_of_what_is_long(pool: Pool, cal
 
 def test_the_tests_own_variables_reach_its_ranks_and_pytests_do_not() -> None:
     spec = PoolSpec(1, environ=(("X", "of the test"), ("NEW", "1")))
-    environ = rank_environ(spec, {"X": "of the run", "PYTEST_CURRENT_TEST": "test_x.py::test_it (call)"})
+    environ = make_pool_environ(spec, {"X": "of the run", "PYTEST_CURRENT_TEST": "test_x.py::test_it (call)"})
     assert environ == {
         "CUDA_VISIBLE_DEVICES": "",
         "GLOO_SOCKET_IFNAME": "lo",

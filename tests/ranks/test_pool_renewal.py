@@ -116,7 +116,7 @@ def unchanged_after(ctx: Context, change: Callable[[Context], object] | None) ->
     """What a rank answers about its groups after a change. They stand for groups that were split from a base."""
     (groups,) = (found for found in gc.get_objects() if type(found) is Groups)
     dist.all_reduce(torch.ones(1))
-    groups._opened = groups._state()
+    groups._opened = groups._read_state()
     if change is not None:
         change(ctx)
     return groups.count_unchanged()

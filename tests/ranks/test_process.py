@@ -79,7 +79,7 @@ def test_of_several_the_last_one_ended_it(process: RankProcess) -> None:
     printed(process, TERMINATED.replace("assert", "of a child") + CRASHED.replace("suite.py", "child.py"))
     printed(process, TERMINATED + CRASHED)
     assert process.last_words() == "CUDA error: assert"
-    assert "child.py" not in process.last_stack()
+    assert "child.py" not in process.read_last_stack()
 
 
 def test_two_threads_may_end_it_at_once(process: RankProcess) -> None:
@@ -99,21 +99,21 @@ def test_the_watchdogs_words_count_if_no_exception_was_printed(process: RankProc
 def test_without_an_exception_there_are_no_words(process: RankProcess, text: str | bytes) -> None:
     printed(process, text)
     assert process.last_words() == ""
-    assert process.last_stack() == ""
+    assert process.read_last_stack() == ""
 
 
 def test_the_stack_at_a_fatal_signal_begins_with_the_main_threads(process: RankProcess) -> None:
-    assert printed(process, CRASHED).last_stack().splitlines()[0] == '  File "suite.py", line 7 in program'
-    assert "rank.py" not in process.last_stack()
+    assert printed(process, CRASHED).read_last_stack().splitlines()[0] == '  File "suite.py", line 7 in program'
+    assert "rank.py" not in process.read_last_stack()
 
 
 def test_a_signal_without_a_stack_says_so(process: RankProcess) -> None:
-    assert printed(process, "Fatal Python error: Aborted\n").last_stack() == NO_STACK
+    assert printed(process, "Fatal Python error: Aborted\n").read_last_stack() == NO_STACK
 
 
 def test_only_the_end_of_a_long_output_is_read(process: RankProcess) -> None:
     printed(process, TERMINATED + CRASHED + "x" * (1 << 20) + "\n")
-    assert (process.last_words(), process.last_stack()) == ("", "")
+    assert (process.last_words(), process.read_last_stack()) == ("", "")
     printed(process, TERMINATED + CRASHED)
     assert process.last_words() == "CUDA error: assert"
 
@@ -121,7 +121,7 @@ def test_only_the_end_of_a_long_output_is_read(process: RankProcess) -> None:
 def test_what_an_earlier_run_printed_is_not_of_this_one(process: RankProcess) -> None:
     printed(process, TERMINATED + CRASHED)
     process.send(Letter("the next request"))
-    assert (process.last_words(), process.last_stack()) == ("", "")
+    assert (process.last_words(), process.read_last_stack()) == ("", "")
     printed(process, TERMINATED.replace("assert", "another") + CRASHED)
     process.connection.close()
     with pytest.raises(OSError, match="Bad file descriptor"):

@@ -40,9 +40,9 @@ def test_a_rank_is_silent_if_neither_numbers_nor_recorder_tell_of_anything(
     rank = object.__new__(_Rank)  # without a store, a device or a group
     rank._start = Start(0, 2, backend, 1)
     rank._before = before
-    rank._informant = SimpleNamespace(silent=lambda: not recorded)  # type: ignore[assignment]
+    rank._informant = SimpleNamespace(is_silent=lambda: not recorded)  # type: ignore[assignment]
     count = len(after or {})
     rank._groups = SimpleNamespace(  # type: ignore[assignment]
-        sequence_numbers=lambda: after, count=lambda: (count, count), coalesce=gathering
+        read_sequence_numbers=lambda: after, count=lambda: (count, count), coalesce=gathering
     )
-    assert rank._groups_if_silent() == groups
+    assert rank._count_if_silent() == groups

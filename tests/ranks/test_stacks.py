@@ -2,7 +2,17 @@
 
 import pytest
 
-from pytest_gpuperf.ranks.stacks import NO_STACK, Frame, absent, cut, frames, is_library, place, roll_call, short
+from pytest_gpuperf.ranks.stacks import (
+    NO_STACK,
+    Frame,
+    cut,
+    describe_absent,
+    is_library,
+    list_frames,
+    place,
+    roll_call,
+    shorten_path,
+)
 
 VENV = "/home/me/.venv/lib/python3.11/site-packages"
 MAIN = 0x00007FD2F1C3E740
@@ -84,10 +94,10 @@ def test_what_stands_between_torch_and_its_backend_is_left_out(file: str) -> Non
 
 
 def test_frames_are_those_of_the_main_thread_innermost_first() -> None:
-    found = frames(cut(DUMP, MAIN))
+    found = list_frames(cut(DUMP, MAIN))
     assert [frame.function for frame in found] == ["all_reduce", "wrapper", "reduce", "program"]
     assert found[-1] == Frame("/home/me/test_x.py", 21, "program")
-    assert frames(NO_STACK) == []
+    assert list_frames(NO_STACK) == []
 
 
 @pytest.mark.parametrize(
@@ -97,7 +107,7 @@ def test_frames_are_those_of_the_main_thread_innermost_first() -> None:
         ('  File "/home/me/test_x.py", line 3 in <lambda>', "in /home/me/test_x.py:3 in <lambda>"),
         ('  File "/usr/lib/python3.11/threading.py", line 327 in wait', "in threading.py:327 in wait"),
         (NO_STACK, NO_STACK),
-        (absent("T"), absent("T")),
+        (describe_absent("T"), describe_absent("T")),
         ("another thread:\n" + OWN, NO_STACK),
     ],
     ids=[
@@ -157,13 +167,13 @@ def test_stuck_ranks_are_told_by_place_the_odd_one_out_first(stacks: dict[int, s
 )
 def test_a_librarys_file_is_shown_from_the_package_on(file: str, shown: str) -> None:
     assert is_library(file)
-    assert short(file) == shown
+    assert shorten_path(file) == shown
 
 
 @pytest.mark.parametrize("file", ["/home/me/test_x.py", "/srv/lib/layers.py", "<string>"])
 def test_any_other_file_is_the_users_own(file: str) -> None:
     assert not is_library(file)
-    assert short(file) == file
+    assert shorten_path(file) == file
 
 
 @pytest.mark.parametrize(
@@ -177,5 +187,5 @@ def test_any_other_file_is_the_users_own(file: str) -> None:
     ],
 )
 def test_a_stack_that_was_not_written_is_told_by_the_processs_state(state: str, said: str) -> None:
-    assert absent(state) == said
-    assert frames(said) == []
+    assert describe_absent(state) == said
+    assert list_frames(said) == []

@@ -11,7 +11,7 @@ import pytest
 from pytest_gpuperf.ranks.collectives import Collective
 from pytest_gpuperf.ranks.informant import waits_for_a_collective
 from pytest_gpuperf.ranks.messages import Account
-from pytest_gpuperf.ranks.stalemate import Stalemate, Vigil, stalemate
+from pytest_gpuperf.ranks.stalemate import Stalemate, Vigil, find_stalemate
 
 BOTH = {"0": (0, 1)}
 ALL = {"0": (0, 1, 2)}
@@ -29,7 +29,7 @@ def account(*operations: str, **changes: Any) -> Account:
 
 
 def verdict(*accounts: Account, returned: Collection[int] = (1,)) -> Stalemate | None:
-    return stalemate(dict(enumerate(accounts)), range(len(accounts)), returned)
+    return find_stalemate(dict(enumerate(accounts)), range(len(accounts)), returned)
 
 
 def test_a_rank_that_returned_without_it() -> None:
@@ -72,7 +72,7 @@ def test_all_that_wait_and_all_reasons_are_named() -> None:
     waiting = account("barrier", members=ALL)
     four = {"0": (0, 1, 2, 3)}
     accounts = [replace(one, members=four) for one in (waiting, waiting, account(), account("all_reduce"))]
-    assert str(stalemate(dict(enumerate(accounts)), range(4), (2,))) == (
+    assert str(find_stalemate(dict(enumerate(accounts)), range(4), (2,))) == (
         "ranks 0, 1 wait in barrier Float[4]; rank 2 returned without it; "
         "rank 3 issued all_reduce Float[4] in its place"
     )
@@ -80,11 +80,11 @@ def test_all_that_wait_and_all_reasons_are_named() -> None:
 
 def test_a_rank_that_came_later_is_named_as_well() -> None:
     accounts = {rank: account(*name, members=ALL) for rank, name in enumerate([["barrier"], ["barrier"], []])}
-    found = stalemate(accounts, [1, 2], [2])
+    found = find_stalemate(accounts, [1, 2], [2])
     assert found is not None
     assert found.waiting == (0, 1)
     elsewhere = {**accounts, 0: account("barrier", "barrier", members=ALL)}
-    assert stalemate(elsewhere, [1, 2], [2]) == replace(found, waiting=(1,)), "it is beyond that collective"
+    assert find_stalemate(elsewhere, [1, 2], [2]) == replace(found, waiting=(1,)), "it is beyond that collective"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_rank_that_came_later_is_named_as_well() -> None:
 )
 def test_a_rank_that_may_wait_elsewhere_is_not_named(change: dict[str, Any]) -> None:
     accounts = {rank: account(*name, members=ALL) for rank, name in enumerate([["barrier"], ["barrier"], []])}
-    found = stalemate({**accounts, 0: replace(accounts[0], **change)}, [1, 2], [2])
+    found = find_stalemate({**accounts, 0: replace(accounts[0], **change)}, [1, 2], [2])
     assert found is not None
     assert found.waiting == (1,)
 
@@ -108,7 +108,7 @@ def test_a_rank_that_may_wait_elsewhere_is_not_named(change: dict[str, Any]) -> 
 def test_a_rank_that_has_returned_does_not_wait() -> None:
     """Whatever its account says, which was asked earlier."""
     accounts = {rank: account(*name, members=ALL) for rank, name in enumerate([["barrier"], ["barrier"], []])}
-    found = stalemate(accounts, [1, 2], [0, 2])
+    found = find_stalemate(accounts, [1, 2], [0, 2])
     assert found is not None
     assert found.waiting == (1,)
 
@@ -175,9 +175,9 @@ def test_a_doubt_is_no_stalemate(waits: Account, other: Account, returned: Colle
 
 
 def test_a_rank_that_moved_lately_does_not_wait_in_vain() -> None:
-    assert stalemate({0: WAITS, 1: RETURNED}, (1,), (1,)) is None
-    assert stalemate({0: WAITS, 1: RETURNED}, (0,), (1,)) is None
-    assert stalemate({0: WAITS}, (0, 1), (1,)) is None
+    assert find_stalemate({0: WAITS, 1: RETURNED}, (1,), (1,)) is None
+    assert find_stalemate({0: WAITS, 1: RETURNED}, (0,), (1,)) is None
+    assert find_stalemate({0: WAITS}, (0, 1), (1,)) is None
 
 
 def test_a_group_of_two_needs_both_whatever_they_do() -> None:

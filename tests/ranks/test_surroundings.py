@@ -21,7 +21,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind, stays_behind
+from pytest_gpuperf.ranks.surroundings import Surroundings, list_left_behind, stays_behind
 from pytest_gpuperf.torch_internals import COMPILER
 
 UNUSED = "GPUPERF_TEST_VARIABLE"
@@ -182,8 +182,8 @@ def test_a_change_is_told_and_its_undoing_is_none(
     with change():
         changed = now()
     after = now()
-    assert left_behind(before, changed) == [words.format(cwd=os.getcwd())]
-    assert left_behind(before, after) == []
+    assert list_left_behind(before, changed) == [words.format(cwd=os.getcwd())]
+    assert list_left_behind(before, after) == []
 
 
 @pytest.mark.parametrize(("compiler", "limit", "told"), [(True, 2000, False), (True, 3000, True), (False, 2000, True)])
@@ -198,7 +198,7 @@ def test_the_recursion_limit_may_be_that_of_torchs_compiler(
         changed = now()
     finally:
         sys.setrecursionlimit(LIMIT)
-    assert left_behind(before, changed) == ([f"recursion limit: {LIMIT} -> {limit}"] if told else [])
+    assert list_left_behind(before, changed) == ([f"recursion limit: {LIMIT} -> {limit}"] if told else [])
 
 
 @pytest.mark.parametrize(("folder", "told"), [("torch/_inductor/compile_worker", False), ("a/pool", True)])
@@ -212,7 +212,7 @@ def test_a_worker_of_torchs_compiler_is_no_forgotten_child(
     with subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        lines = left_behind(before, now())
+        lines = list_left_behind(before, now())
         process.kill()
     assert len(lines) == told
     assert all(re.fullmatch(r"child processes: .{80} \(pid \d+\)", line) for line in lines)
@@ -237,15 +237,15 @@ def test_the_number_of_threads_that_torch_may_use_is_part_of_it(before: Surround
         changed = now()
     finally:
         torch.set_num_threads(threads)
-    assert left_behind(before, changed) == [f"intra op threads: {threads} -> {threads + 1}"]
+    assert list_left_behind(before, changed) == [f"intra op threads: {threads} -> {threads + 1}"]
 
 
 def test_a_thread_that_goes_on_is_told_and_one_that_ended_is_not(before: Surroundings) -> None:
     with thread():
         during = now()
-    (line,) = left_behind(before, during)
+    (line,) = list_left_behind(before, during)
     assert line.startswith("threads: forgotten (")
-    assert left_behind(during, now()) == []
+    assert list_left_behind(during, now()) == []
 
 
 @pytest.mark.parametrize(
@@ -261,14 +261,14 @@ def test_a_daemon_thread_may_go_on_if_it_is_torchs(before: Surroundings, module:
     daemon = threading.Thread(target=wait, daemon=True)
     daemon.start()
     try:
-        assert len(left_behind(before, now())) == told
+        assert len(list_left_behind(before, now())) == told
     finally:
         over.set()
         daemon.join()
 
 
 def _threads(before: Surroundings) -> list[str]:
-    return [text for text in left_behind(before, Surroundings.now()) if text.startswith("threads: ")]
+    return [text for text in list_left_behind(before, Surroundings.now()) if text.startswith("threads: ")]
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_thread_of_c_that_ran_python_is_nobodys(before: Surroundings) -> None:
     _thread.start_new_thread(as_autograd_does, ())
     running.wait()
     try:
-        assert left_behind(before, now()) == []
+        assert list_left_behind(before, now()) == []
     finally:
         over.set()
 
@@ -326,7 +326,7 @@ def test_a_function_that_is_replaced_in_torch_distributed_is_told(
     def mine() -> None: ...
 
     monkeypatch.setattr(dist, "all_reduce", mine)
-    (line,) = left_behind(before, now())
+    (line,) = list_left_behind(before, now())
     what, then, replaced = re.split(" '|' -> '", line)
     assert what == "functions of torch distributed: all_reduce"
     assert then.startswith("torch.distributed.distributed_c10d.all_reduce at ")
@@ -340,18 +340,18 @@ def test_standard_output_that_is_replaced_or_closed_is_told(monkeypatch: pytest.
     before = now()
     assert before.standard_streams["stdout"] == "open"
     with contextlib.redirect_stdout(io.StringIO()):
-        assert left_behind(before, now()) == ["standard streams: stdout 'open' -> 'a StringIO'"]
+        assert list_left_behind(before, now()) == ["standard streams: stdout 'open' -> 'a StringIO'"]
     theirs.close()
-    assert left_behind(before, now()) == ["standard streams: stdout 'open' -> 'closed'"]
+    assert list_left_behind(before, now()) == ["standard streams: stdout 'open' -> 'closed'"]
 
 
 def test_a_child_process_that_goes_on_is_told_and_one_that_ended_is_not(before: Surroundings) -> None:
     with child():
         during = now()
-    (line,) = left_behind(before, during)
+    (line,) = list_left_behind(before, during)
     assert line.startswith(f"child processes: {sys.executable} -c import sys")
     assert " (pid " in line
-    assert left_behind(during, now()) == []
+    assert list_left_behind(during, now()) == []
 
 
 def test_a_child_of_another_thread_is_found_too(before: Surroundings) -> None:
@@ -366,7 +366,7 @@ def test_a_child_of_another_thread_is_found_too(before: Surroundings) -> None:
     other.start()
     started.wait()
     try:
-        line = next(line for line in left_behind(before, now()) if not line.startswith("threads: "))
+        line = next(line for line in list_left_behind(before, now()) if not line.startswith("threads: "))
     finally:
         seen.set()
         other.join()
@@ -376,7 +376,7 @@ def test_a_child_of_another_thread_is_found_too(before: Surroundings) -> None:
 @pytest.mark.parametrize("name", ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "KINETO_X", "CUDA_MODULE_LOADING"])
 def test_what_torch_sets_by_itself_is_nobodys(before: Surroundings, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "changed")
-    assert left_behind(before, now()) == []
+    assert list_left_behind(before, now()) == []
 
 
 def test_a_folder_that_was_removed_is_told(
@@ -387,14 +387,14 @@ def test_a_folder_that_was_removed_is_told(
     monkeypatch.chdir(gone)
     gone.rmdir()
     try:
-        assert left_behind(before, now()) == [f"working directory: {before.working_directory} -> removed"]
+        assert list_left_behind(before, now()) == [f"working directory: {before.working_directory} -> removed"]
     finally:
         monkeypatch.undo()
 
 
 def test_a_variable_that_was_unset_is_told(before: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(UNUSED, "x")
-    assert left_behind(now(), before) == [f"environment: {UNUSED} 'x' -> unset"]
+    assert list_left_behind(now(), before) == [f"environment: {UNUSED} 'x' -> unset"]
 
 
 def test_everything_is_compared() -> None:

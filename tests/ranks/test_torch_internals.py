@@ -18,12 +18,12 @@ from tests.ranks.conftest import Call
 
 def test_groups_are_listed_in_order_counted_and_known_as_open(call: Call) -> None:
     def program(ctx: Context) -> tuple[bool, bool, bool, int, int, bool]:
-        made = torch_internals.groups_made()
+        made = torch_internals.count_groups()
         sub = dist.new_group([0, 1])
         assert sub is not None
         listed = torch_internals.open_groups() == [ctx.group, sub]
         was_open = torch_internals.is_open(sub)
-        more = torch_internals.groups_made() - made
+        more = torch_internals.count_groups() - made
         ctx.barrier()  # or one rank would take the group down while another one still connects
         dist.destroy_process_group(sub)
         left = torch_internals.open_groups() == [ctx.group]
@@ -46,10 +46,10 @@ def test_members_are_those_of_the_groups_that_the_rank_is_in(call: Call) -> None
 
 def test_each_collective_has_a_number(call: Call) -> None:
     def program(ctx: Context) -> int:
-        before = torch_internals.sequence_number(ctx.group)
+        before = torch_internals.read_sequence_number(ctx.group)
         for _ in range(3):
             dist.all_reduce(torch.ones(1))
-        return torch_internals.sequence_number(ctx.group) - before
+        return torch_internals.read_sequence_number(ctx.group) - before
 
     assert call(program) == [3, 3]
 
@@ -80,10 +80,10 @@ def test_another_group_is_made_the_default_one(call: Call) -> None:
 
 def test_the_default_group_has_a_store_and_a_backend_with_options(call: Call) -> None:
     def program(ctx: Context) -> tuple[bytes, str]:
-        store = torch_internals.default_store()
+        store = torch_internals.find_default_store()
         if ctx.rank == 0:
             store.set("mine", "7")
-        backend = torch_internals.default_backend(torch.device("cpu"))
+        backend = torch_internals.find_default_backend(torch.device("cpu"))
         return store.get("mine"), type(backend).__name__
 
     assert call(program) == [(b"7", "ProcessGroupGloo")] * 2
@@ -91,7 +91,7 @@ def test_the_default_group_has_a_store_and_a_backend_with_options(call: Call) ->
 
 def test_the_flight_recorder_has_what_was_issued(call: Call) -> None:
     def program(ctx: Context) -> list[object]:
-        dump = torch_internals.flight_recorder("gloo")
+        dump = torch_internals.find_flight_recorder("gloo")
         assert dump is not None
         dist.all_reduce(torch.ones(4))
         last = pickle.loads(dump())["entries"][-1]
@@ -116,7 +116,7 @@ def test_a_group_has_ranks_until_it_is_closed(call: Call) -> None:
 def test_a_kernel_below_runs_without_the_gil(call: Call) -> None:
     def program(ctx: Context) -> bool:
         operation = torch.ops.c10d.monitored_barrier_.default
-        below = torch_internals.kernel_below(operation)
+        below = torch_internals.find_kernel_below(operation)
         keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
         done = threading.Event()
         counted = []
@@ -142,17 +142,17 @@ def test_a_kernel_below_runs_without_the_gil(call: Call) -> None:
 
 def test_the_signature_of_a_collective_names_what_we_look_for() -> None:
     for name, kind in torch_internals.COLLECTIVES.items():
-        arguments = dict(torch_internals.signature(getattr(torch.ops.c10d, name).default))
+        arguments = dict(torch_internals.read_signature(getattr(torch.ops.c10d, name).default))
         assert "ProcessGroup" in arguments["process_group"]
         assert ("reduce_op" in arguments) == ("reduce" in kind)
         assert ("root_rank" in arguments) == (kind in ("broadcast", "reduce", "gather", "scatter"))
-    splits = dict(torch_internals.signature(torch.ops.c10d.alltoall_base_.default))
+    splits = dict(torch_internals.read_signature(torch.ops.c10d.alltoall_base_.default))
     assert {"input_split_sizes", "output_split_sizes"} < set(splits)
 
 
 def test_the_reduction_is_read_from_the_caller() -> None:
-    assert torch_internals.reduction_named_by(None) == ""
-    assert torch_internals.reduction_named_by(sys._getframe()) == ""
+    assert torch_internals.find_reduction(None) == ""
+    assert torch_internals.find_reduction(sys._getframe()) == ""
 
 
 def test_a_group_that_is_being_opened_is_seen_on_the_stack(call: Call) -> None:
@@ -177,12 +177,12 @@ def test_a_group_that_is_being_opened_is_seen_on_the_stack(call: Call) -> None:
 
 
 def test_torch_has_a_recorder_for_nccl_if_it_has_nccl() -> None:
-    assert (torch_internals.flight_recorder("nccl") is not None) == dist.is_nccl_available()
+    assert (torch_internals.find_flight_recorder("nccl") is not None) == dist.is_nccl_available()
 
 
 def test_the_recorder_names_operations_as_we_know_them(call: Call) -> None:
     def program(ctx: Context) -> list[str]:
-        dump = torch_internals.flight_recorder("gloo")
+        dump = torch_internals.find_flight_recorder("gloo")
         assert dump is not None
         before = len(pickle.loads(dump())["entries"])
         dist.all_reduce(torch.ones(2))
@@ -215,11 +215,11 @@ def test_global_hooks_are_found_by_their_kind() -> None:
 
 def test_operators_and_overloads_have_names() -> None:
     add = torch.ops.aten.add
-    assert torch_internals.operator(add) == ("aten", "add")
-    assert torch_internals.overload(add.Tensor) == (add, "Tensor")
-    assert torch_internals.overload(add) is None
-    assert torch_internals.operator(add.Tensor) is None
-    assert torch_internals.operator(torch.add) is None
+    assert torch_internals.split_operator(add) == ("aten", "add")
+    assert torch_internals.split_overload(add.Tensor) == (add, "Tensor")
+    assert torch_internals.split_overload(add) is None
+    assert torch_internals.split_operator(add.Tensor) is None
+    assert torch_internals.split_operator(torch.add) is None
     objects = (torch.ops, torch.ops.aten, add, add.Tensor, torch.classes)
     assert {type(obj).__module__ for obj in objects} <= set(torch_internals.OPERATOR_MODULES)
 
@@ -236,8 +236,8 @@ def test_a_functional_collective_is_awaited() -> None:
 
 
 def test_leaves_are_those_of_nested_containers() -> None:
-    assert list(torch_internals.leaves({"a": [1, (2, 3)], "b": 4})) == [1, 2, 3, 4]
-    assert list(torch_internals.leaves(5)) == [5]
+    assert list(torch_internals.list_leaves({"a": [1, (2, 3)], "b": 4})) == [1, 2, 3, 4]
+    assert list(torch_internals.list_leaves(5)) == [5]
 
 
 def test_a_stream_is_held_by_torchs_own_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.ranks.messages import Account
-from pytest_gpuperf.ranks.unserved import find_unserved, sought
+from pytest_gpuperf.ranks.unserved import find_sought_store, find_unserved
 
 WAITS = Account(1, sought="127.0.0.1:29500")
 
@@ -60,9 +60,9 @@ def test_the_address_is_that_at_which_nobody_listens() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
-        assert sought(frame_in(CONNECTS, FILE, hostname="127.0.0.1", port=port)) == f"127.0.0.1:{port}"
+        assert find_sought_store(frame_in(CONNECTS, FILE, hostname="127.0.0.1", port=port)) == f"127.0.0.1:{port}"
         bound.listen()
-        assert sought(frame_in(CONNECTS, FILE, hostname="127.0.0.1", port=port)) == ""
+        assert find_sought_store(frame_in(CONNECTS, FILE, hostname="127.0.0.1", port=port)) == ""
 
 
 @pytest.mark.parametrize(
@@ -76,4 +76,4 @@ def test_the_address_is_that_at_which_nobody_listens() -> None:
     ],
 )
 def test_another_call_waits_for_no_store(function: str, file: str, variables: dict[str, Any]) -> None:
-    assert sought(frame_in(function, file, **variables)) == ""
+    assert find_sought_store(frame_in(function, file, **variables)) == ""

@@ -34,7 +34,7 @@ def test_the_packages_references_are_what_its_baselines_make(tmp_path: Path) -> 
 
 
 def test_a_file_says_where_and_when_its_launches_come_from() -> None:
-    (references,) = making.references_of([baselines()]).values()
+    (references,) = making.make_references([baselines()]).values()
     source = references.sources[KEY]
     stored = baselines()
     assert source.gpu_count == stored.match["gpu_count"]
@@ -52,18 +52,18 @@ def test_a_known_regression_is_no_reference() -> None:
     name, metric = next(iter(entry.metrics.items()))
     known = {name: KnownRegression("known", date(2099, 1, 1), metric.center)}
     tests = {**stored.tests, TEST: replace(entry, expected=known)}
-    (references,) = making.references_of([replace(stored, tests=tests)]).values()
+    (references,) = making.make_references([replace(stored, tests=tests)]).values()
     assert name not in references.figures[KEY][TEST]
 
 
 def test_gpus_of_several_kinds_make_none() -> None:
     stored = baselines()
     mixed = replace(stored, match={**stored.match, "gpu_name": "NVIDIA H100+NVIDIA H200"})
-    assert making.references_of([mixed]) == {}
+    assert making.make_references([mixed]) == {}
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    ((name, references),) = making.references_of([baselines()]).items()
+    ((name, references),) = making.make_references([baselines()]).items()
     path = tmp_path / name
     path.write_text(json.dumps(references.to_json()))
     assert References.load(path) == references
@@ -78,7 +78,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_of_another_form_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
-    (references,) = making.references_of([baselines()]).values()
+    (references,) = making.make_references([baselines()]).values()
     data = references.to_json()
     assert isinstance(data, dict)
     path = tmp_path / "of.json"

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pytest_gpuperf.baselines.compare import Compared, Pair
-from pytest_gpuperf.report.comparison_lines import comparison_lines
+from pytest_gpuperf.report.comparison_lines import format_comparison
 from tests.baselines.examples import KEY, metric_baseline
 
 FIRST, SECOND = metric_baseline(100e9, 102e9, 101e9), metric_baseline(99e9)
@@ -12,7 +12,7 @@ NOTHING = Compared(KEY, (), (), {})
 
 
 def lines(compared: Compared) -> list[str]:
-    found = comparison_lines(compared, "a.json", "b.json")
+    found = format_comparison(compared, "a.json", "b.json")
     assert found[:3] == ["first: a.json", "second: b.json", ""]
     return found[3:]
 

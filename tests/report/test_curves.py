@@ -2,7 +2,7 @@
 
 import json
 
-from pytest_gpuperf.report.curves import curve, dip_lines
+from pytest_gpuperf.report.curves import describe_dips, make_curve
 from pytest_gpuperf.report.table import Line
 from tests.figures.test_sweep import swept
 
@@ -12,13 +12,13 @@ FLAT = swept([5e-6] * 4, [MIB, 2 * MIB, 4 * MIB, 8 * MIB])
 
 
 def test_a_rate_without_end_is_null_for_json_has_no_infinity() -> None:
-    (regime,) = curve("t.py::test_a", FLAT)["regimes"]
+    (regime,) = make_curve("t.py::test_a", FLAT)["regimes"]
     assert regime["beta"] is None
     json.dumps(regime, allow_nan=False)
 
 
 def test_each_dip_has_a_line() -> None:
-    assert dip_lines([curve("t.py::test_a", SEEN), curve("t.py::test_b", FLAT)]) == [
+    assert describe_dips([make_curve("t.py::test_a", SEEN), make_curve("t.py::test_b", FLAT)]) == [
         Line(
             "dip: t.py::test_a: 233.0 GB/s at 2 MiB, where its neighbours promise 1.049 TB/s, 4.5 times as much",
             "yellow",

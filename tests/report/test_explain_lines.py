@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_gpuperf.baselines.plain import plain, read
-from pytest_gpuperf.report.explain_lines import explanation_in_words, explanation_lines
-from pytest_gpuperf.report.verdict_line import details
+from pytest_gpuperf.baselines.plain import make_plain, read
+from pytest_gpuperf.report.explain_lines import describe_explanation, summarize_explanations
+from pytest_gpuperf.report.verdict_line import list_details
 from pytest_gpuperf.report.why import say_chosen
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
 from pytest_gpuperf.verdicts.outcome import Outcome
@@ -79,7 +79,7 @@ def moved(found: Explained, undone: Mapping[str, tuple[str, str]], value: float 
     ],
 )
 def test_what_was_found_is_one_sentence(verdict: Verdict, words: str) -> None:
-    assert explanation_in_words(verdict) == words
+    assert describe_explanation(verdict) == words
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_lines_of_a_verdict_have_both() -> None:
     verdict = replace(
         moved(Explained.EXPLAINED, SET), differs=SET, chosen={"transport": ("P2P/CUMEM", "SHM/direct/direct")}
     )
-    assert details(verdict, COMMANDS)[-3:] == [
+    assert list_details(verdict, COMMANDS)[-3:] == [
         "what differs: NCCL_MAX_NCHANNELS not set -> 12",
         "what NCCL chose: transport: SHM/direct/direct, recorded P2P/CUMEM",
         "explained by NCCL_MAX_NCHANNELS=12: without it 352.0 GB/s, as recorded",
@@ -125,8 +125,8 @@ def test_the_lines_of_a_verdict_have_both() -> None:
 
 def test_the_summary_counts_what_each_variable_explains() -> None:
     verdicts = [moved(Explained.EXPLAINED, SET), moved(Explained.EXPLAINED, SET), moved(Explained.NOT, CHANGED), SAME]
-    assert explanation_lines(verdicts) == ["NCCL_MAX_NCHANNELS=12 explains 2 of 3 metrics that moved"]
-    assert explanation_lines([SAME]) == []
+    assert summarize_explanations(verdicts) == ["NCCL_MAX_NCHANNELS=12 explains 2 of 3 metrics that moved"]
+    assert summarize_explanations([SAME]) == []
 
 
 def test_json_and_back() -> None:
@@ -134,4 +134,4 @@ def test_json_and_back() -> None:
     verdict = replace(
         moved(Explained.EXPLAINED, SET, share=share, untried={"PATH": "why"}), chosen={"transport": ("P2P", "SHM")}
     )
-    assert read(Verdict, plain(verdict), "verdict") == verdict
+    assert read(Verdict, make_plain(verdict), "verdict") == verdict

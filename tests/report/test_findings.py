@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpuperf.report.findings import Failure, Findings
 from pytest_gpuperf.report.place import Place
-from pytest_gpuperf.report.properties import PROPERTY, unchecked_properties, verdict_properties
+from pytest_gpuperf.report.properties import PROPERTY, make_unchecked_properties, make_verdict_properties
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from tests.report.examples import SAME, SKIPPED, UNJUDGED, report
 
@@ -24,17 +24,17 @@ def found(*reports: pytest.TestReport) -> Findings:
 
 
 def test_verdicts_come_from_the_reports_of_calls() -> None:
-    properties = [*verdict_properties([UNJUDGED, SAME]), ("other", "x")]
+    properties = [*make_verdict_properties([UNJUDGED, SAME]), ("other", "x")]
     findings = found(*(report(when, user_properties=properties) for when in ("setup", "call", "teardown")))
     assert findings.verdicts == [UNJUDGED, SAME]
     assert findings.places == {UNJUDGED.test: PLACE, SAME.test: PLACE}
 
 
 def test_figures_that_were_not_checked_come_from_the_reports_of_calls() -> None:
-    properties = unchecked_properties(["energy", "memory"])
+    properties = make_unchecked_properties(["energy", "memory"])
     findings = found(*(report(when, user_properties=properties) for when in ("setup", "call", "teardown")))
     assert findings.unchecked == [("t.py::test_a[2ranks]", "energy"), ("t.py::test_a[2ranks]", "memory")]
-    assert unchecked_properties([]) == []
+    assert make_unchecked_properties([]) == []
 
 
 def test_a_loss_of_the_environment_is_a_finding_about_the_run() -> None:
@@ -45,19 +45,19 @@ def test_a_loss_of_the_environment_is_a_finding_about_the_run() -> None:
         (lost, (True, True, False)),
         (elsewhere, (False, True, False)),
     ):
-        findings = found(report(user_properties=verdict_properties([SAME, verdict])))
-        assert tuple(map(findings.environment_lost, (None, True, False))) == expected
+        findings = found(report(user_properties=make_verdict_properties([SAME, verdict])))
+        assert tuple(map(findings.has_environment_loss, (None, True, False))) == expected
 
 
 def test_an_undecided_figure_is_a_finding_about_the_run() -> None:
     for verdict, expected in ((SAME, False), (SAME.leave_undecided(Reason.OPEN), True)):
-        assert found(report(user_properties=verdict_properties([SAME, verdict]))).undecided is expected
+        assert found(report(user_properties=make_verdict_properties([SAME, verdict]))).undecided is expected
 
 
 def test_a_race_that_was_asked_for_and_not_run_is_a_finding_about_the_run() -> None:
     unraced = UNJUDGED.leave_undecided(Reason.CANNOT_RACE, "no git")
     for verdict, expected in ((SAME, False), (SAME.leave_undecided(Reason.CANNOT_RACE), False), (unraced, True)):
-        assert found(report(user_properties=verdict_properties([verdict]))).unraced is expected
+        assert found(report(user_properties=make_verdict_properties([verdict]))).unraced is expected
 
 
 def test_of_a_test_on_no_ranks_nothing_is_told() -> None:
@@ -87,7 +87,7 @@ def test_an_expected_failure_is_no_skip() -> None:
 
 
 def test_an_undecided_test_ran() -> None:
-    findings = found(report(**SKIPPED, user_properties=verdict_properties([SAME])))
+    findings = found(report(**SKIPPED, user_properties=make_verdict_properties([SAME])))
     assert (findings.nowhere, findings.outcomes) == (Counter(), {"skipped": 1})
 
 
@@ -114,14 +114,14 @@ def test_a_failure_has_its_place_and_the_exceptions_own_message() -> None:
 
 
 def test_what_the_verdicts_say_is_no_second_failure() -> None:
-    properties = verdict_properties([SAME, replace(SAME, outcome=Outcome.REGRESSED)])
+    properties = make_verdict_properties([SAME, replace(SAME, outcome=Outcome.REGRESSED)])
     judged: dict[str, Any] = {"outcome": "failed", "user_properties": properties}
     assert found(report(**judged)).failures == []
     assert [failure.when for failure in found(report("teardown", **judged)).failures] == ["teardown"]
 
 
 def test_a_failure_that_no_verdict_explains_is_one() -> None:
-    judged = report(outcome="failed", longrepr="x", user_properties=verdict_properties([SAME]))
+    judged = report(outcome="failed", longrepr="x", user_properties=make_verdict_properties([SAME]))
     assert [failure.when for failure in found(judged).failures] == ["call"]
 
 

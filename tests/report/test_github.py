@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpuperf.features.github.workflow import MESSAGE_LIMIT, SUMMARY_LIMIT, GitHub, annotation
+from pytest_gpuperf.features.github.workflow import MESSAGE_LIMIT, SUMMARY_LIMIT, GitHub, format_annotation
 from pytest_gpuperf.report.annotation import Annotation
 from pytest_gpuperf.report.findings import Findings
-from pytest_gpuperf.report.properties import verdict_properties
+from pytest_gpuperf.report.properties import make_verdict_properties
 from pytest_gpuperf.report.terminal import Reported
 from pytest_gpuperf.verdicts.outcome import Outcome
 from tests.report.examples import COMMANDS, SAME, UNJUDGED, report
@@ -26,7 +26,7 @@ def printed(rootpath: Path, **environ: str) -> list[str]:
     for item in (
         report(nodeid="t.py::test_f", outcome="failed", longrepr=crash, location=("sub/t.py", 9, "test_f")),
         report("teardown", nodeid="t.py::test_g", outcome="failed", longrepr="left", location=("t.py", None, "")),
-        report(outcome="failed", user_properties=verdict_properties([SAME, MISSING, REGRESSED])),
+        report(outcome="failed", user_properties=make_verdict_properties([SAME, MISSING, REGRESSED])),
     ):
         findings.pytest_runtest_logreport(item)
     terminal = Terminal()
@@ -71,7 +71,7 @@ def test_elsewhere_nothing_is_annotated(environ: dict[str, str]) -> None:
 
 
 def test_an_annotation_is_escaped_by_githubs_rules() -> None:
-    assert annotation("a,b:c%\n.py", 1, "x,y:z", "100%\r\n: , ::") == (
+    assert format_annotation("a,b:c%\n.py", 1, "x,y:z", "100%\r\n: , ::") == (
         "::error file=a%2Cb%3Ac%25%0A.py,line=1,title=x%2Cy%3Az::100%25%0D%0A: , ::"
     )
 
@@ -79,7 +79,7 @@ def test_an_annotation_is_escaped_by_githubs_rules() -> None:
 def test_a_title_is_one_line() -> None:
     findings = Findings()
     hostile = replace(MISSING, metric_name="a\n::error::b\x1b[31m ##[error]c")
-    findings.pytest_runtest_logreport(report(outcome="failed", user_properties=verdict_properties([hostile])))
+    findings.pytest_runtest_logreport(report(outcome="failed", user_properties=make_verdict_properties([hostile])))
     terminal = Terminal()
     github = GitHub(Reported(Run(), findings, COMMANDS, Path("/src")), environ={"GITHUB_ACTIONS": "true"})
     github.pytest_terminal_summary(cast(Any, terminal))
@@ -91,7 +91,7 @@ def test_a_title_is_one_line() -> None:
 
 
 def test_an_endless_message_ends() -> None:
-    assert annotation("f", 1, "t", "x" * 10_000).endswith("::" + "x" * MESSAGE_LIMIT + "...")
+    assert format_annotation("f", 1, "t", "x" * 10_000).endswith("::" + "x" * MESSAGE_LIMIT + "...")
 
 
 def test_the_summary_is_appended(tmp_path: Path) -> None:

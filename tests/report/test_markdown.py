@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.features.github.markdown import escape, markdown
+from pytest_gpuperf.features.github.markdown import escape, format_markdown
 from pytest_gpuperf.report.findings import Findings
-from pytest_gpuperf.report.properties import verdict_properties
+from pytest_gpuperf.report.properties import make_verdict_properties
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.report.examples import KEY, SAME, SKIPPED, UNJUDGED, report
@@ -46,7 +46,7 @@ def findings(*verdicts: Verdict, skips: int = 0) -> Findings:
         outcome = "failed" if verdict.outcome is Outcome.REGRESSED else "passed"
         nodeid = verdict.test if number < 2 else verdicts[1].test
         found.pytest_runtest_logreport(
-            report(nodeid=nodeid, outcome=outcome, user_properties=verdict_properties([verdict]))
+            report(nodeid=nodeid, outcome=outcome, user_properties=make_verdict_properties([verdict]))
         )
     for number in range(skips):
         found.pytest_runtest_logreport(report("setup", **SKIPPED, nodeid=f"t.py::test_d{number or ''}"))
@@ -56,31 +56,31 @@ def findings(*verdicts: Verdict, skips: int = 0) -> Findings:
 def test_the_whole_summary() -> None:
     found = findings(SAME, REGRESSED, skips=1)
     found.verdicts.append(UNJUDGED)
-    assert markdown(found, ["no baselines <written>"], MIB) == WHOLE
+    assert format_markdown(found, ["no baselines <written>"], MIB) == WHOLE
 
 
 def test_figures_that_were_not_checked_are_in_it() -> None:
     found = findings(SAME)
     found.unchecked.append(("t.py::test_a", "<energy>"))
     said = "\n1 metric with a baseline was not checked: t.py::test_a &#60;energy&#62;\n"
-    assert markdown(found, [], MIB).endswith(said)
+    assert format_markdown(found, [], MIB).endswith(said)
 
 
 def test_nothing_to_say_is_no_summary() -> None:
-    assert markdown(Findings(), [], MIB) == ""
+    assert format_markdown(Findings(), [], MIB) == ""
 
 
 def test_tests_alone_are_counted() -> None:
     found = Findings()
     found.pytest_runtest_logreport(report())
-    assert markdown(found, [], MIB) == "### gpuperf\n\n1 test on ranks: 0 failed, 1 passed, 0 skipped\n"
+    assert format_markdown(found, [], MIB) == "### gpuperf\n\n1 test on ranks: 0 failed, 1 passed, 0 skipped\n"
 
 
 @pytest.mark.parametrize("limit", [700, 1000, 2000, 10_000])
 def test_what_does_not_fit_is_left_out_and_counted(limit: int) -> None:
     many = findings(*(replace(SAME, test=f"t.py::test_ä[{i}]") for i in range(500)), skips=300)
-    whole = markdown(many, ["closing"], MIB)
-    text = markdown(many, ["closing"], limit)
+    whole = format_markdown(many, ["closing"], MIB)
+    text = format_markdown(many, ["closing"], limit)
     assert limit - 150 < len(text.encode()) <= limit
     rows = text.count("| same |")
     assert 0 < rows < 500
@@ -94,14 +94,14 @@ def test_a_name_with_an_at_sign_notifies_nobody() -> None:
     metric = replace(UNJUDGED.metric, unit="@unit")
     found = findings(replace(UNJUDGED, metric=metric, metric_name="@someone", hardware_key="@key"))
     found.unchecked.append(("t.py::test_a", "@unchecked"))
-    text = markdown(found, ["@closing"], MIB)
+    text = format_markdown(found, ["@closing"], MIB)
     assert text.count("@") == 5
     assert "@" not in re.sub("<code>.*?</code>", "", text)
 
 
 @pytest.mark.parametrize("room", [0, -5, 20])
 def test_without_room_nothing_is_written(room: int) -> None:
-    assert markdown(findings(SAME), [], room) == ""
+    assert format_markdown(findings(SAME), [], room) == ""
 
 
 @pytest.mark.parametrize(

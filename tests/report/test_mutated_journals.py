@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.baselines.plain import plain
+from pytest_gpuperf.baselines.plain import make_plain
 from pytest_gpuperf.features.profiling.lines import PROFILES
 from pytest_gpuperf.report.curves import CURVES
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.report.matrices import MATRICES
-from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
+from pytest_gpuperf.report.properties import make_unchecked_properties, make_verdict_properties
 from pytest_gpuperf.report.run_journal import RunJournalError, read_journal
 from pytest_gpuperf.report.searches import SEARCHES
 from pytest_gpuperf.traces.profile import Profile
@@ -32,12 +32,12 @@ HEAD: dict[str, Any] = {"hardware_key": KEY, "match": {"gpu_count": 2}, "gpus": 
 def report(when: str = "call", **more: Any) -> dict[str, Any]:
     """Return a phase of a test as pytest serializes it."""
     properties = [
-        *verdict_properties([SAME]),
-        *unchecked_properties(["energy"]),
+        *make_verdict_properties([SAME]),
+        *make_unchecked_properties(["energy"]),
         *CURVES.carry([CURVE]),
         *MATRICES.carry([MATRIX]),
         *SEARCHES.carry([SEARCH]),
-        *PROFILES.carry([plain(Profile("t.py::test_a", "measure", "trace.json"))]),
+        *PROFILES.carry([make_plain(Profile("t.py::test_a", "measure", "trace.json"))]),
         ("gpuperf_candidate", json.dumps({"no": "baselines"})),
     ]
     kept = properties[:-1] if when == "call" else []

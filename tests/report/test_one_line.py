@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.one_line import make_one_line
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,14 @@ from pytest_gpuperf.report.one_line import one_line
     ],
 )
 def test_what_is_no_part_of_a_line_is_a_space(text: str, line: str | None) -> None:
-    assert one_line(text) == (text if line is None else line)
+    assert make_one_line(text) == (text if line is None else line)
 
 
 @given(st.text(st.characters(), max_size=20))
 def test_it_is_one_line_that_can_be_written(text: str) -> None:
-    line = one_line(text)
+    line = make_one_line(text)
     assert len(line.splitlines()) <= 1
     assert "##[" not in line
     assert "\x1b" not in line
     line.encode()
-    assert one_line(line) == line
+    assert make_one_line(line) == line

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.report.headline import by_test
-from pytest_gpuperf.report.overview import LINES, Overview, smoke_lines
+from pytest_gpuperf.report.headline import group_by_test
+from pytest_gpuperf.report.overview import LINES, Overview, describe_smoke
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.share import Share
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -143,18 +143,18 @@ def test_the_headline_is_what_a_person_asks_for() -> None:
         SAME,
         replace(UNJUDGED, test=SAME.test, metric=speedup),
     ]
-    (test,) = by_test(figures)
+    (test,) = group_by_test(figures)
     assert (test.headline.metric_name, test.headline.outcome) == ("speedup", Outcome.SAME)
-    (test,) = by_test([figures[0], SAME])
+    (test,) = group_by_test([figures[0], SAME])
     assert test.headline is SAME
-    (test,) = by_test([SAME, replace(figures[0], outcome=Outcome.REGRESSED)])
+    (test,) = group_by_test([SAME, replace(figures[0], outcome=Outcome.REGRESSED)])
     assert test.headline.metric_name == "time"
 
 
 def test_a_smoke_run_that_breaks_a_limit_says_so() -> None:
-    assert smoke_lines([]) == []
+    assert describe_smoke([]) == []
     broken = replace(UNJUDGED, outcome=Outcome.INVALID)
-    assert [line.text for line in smoke_lines([UNJUDGED, broken])] == [
+    assert [line.text for line in describe_smoke([UNJUDGED, broken])] == [
         "1 perf test ran and handed over 2 metrics; --smoke judges none",
         f"2 metrics on {KEY}: 1 invalid, 1 unjudged",
     ]

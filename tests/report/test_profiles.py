@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from pytest_gpuperf.baselines.plain import plain
+from pytest_gpuperf.baselines.plain import make_plain
 from pytest_gpuperf.features.profiling.lines import PROFILES, profile_lines
 from pytest_gpuperf.traces.profile import Lane, Profile, RankTimes
 from tests.report.examples import report
@@ -19,12 +19,12 @@ PROFILE = Profile(
 
 
 def lines(*profiles: Profile) -> list[str]:
-    return [line.text for line in profile_lines(plain(profiles))]
+    return [line.text for line in profile_lines(make_plain(profiles))]
 
 
 def test_a_profile_travels_with_the_report_as_it_is_documented() -> None:
-    (found,) = PROFILES.read(report(user_properties=[("x", "y"), *PROFILES.carry([plain(PROFILE)])]))
-    assert found == plain(PROFILE)
+    (found,) = PROFILES.read(report(user_properties=[("x", "y"), *PROFILES.carry([make_plain(PROFILE)])]))
+    assert found == make_plain(PROFILE)
     assert found["lanes"] == [
         {"rank": 0, "kind": "compute", "track": "stream 7", "intervals": [[0.0, 3e-3, "gemm"]]},
     ]

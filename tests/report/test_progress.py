@@ -79,7 +79,7 @@ def test_a_recording_tells_test_launch_and_how_long_still() -> None:
     assert run.test("b", 300) == [" measuring (launch 1 of 3, 5 to go, about 5 min) b"] * 2  # as if all were like a
     assert run.test("a#2", 120)[0] == " measuring (launch 2 of 3, 4 to go, about 12 min) a"  # 2 x (1 + 5) min
     assert run.test("b#2", 300)[0] == " measuring (launch 2 of 3, 3 to go, about 12 min) b"  # 5 + 1.5 + 5 min
-    assert run.progress.seconds_left() == 90 + 300
+    assert run.progress.estimate_seconds_left() == 90 + 300
 
 
 def test_whatever_pytest_prints_wipes_it() -> None:

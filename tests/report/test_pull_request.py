@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.baselines.schema import Baselines
-from pytest_gpuperf.features.github.pull_request import CommentError, PullRequest, comment_of, marker
+from pytest_gpuperf.features.github.pull_request import CommentError, PullRequest, format_marker, make_comment
 from pytest_gpuperf.report.results_file import Results, write
 from tests.report.examples import KEY, SAME
 
@@ -83,12 +83,12 @@ def pull_request(handler: type[GitHubAnswers]) -> Iterator[PullRequest]:
 
 
 def test_a_comment_is_written_once_and_then_replaced(pull_request: PullRequest, comments: list[Any]) -> None:
-    forged = {"id": 0, "user": {"login": "somebody"}, "body": marker(KEY)}
+    forged = {"id": 0, "user": {"login": "somebody"}, "body": format_marker(KEY)}
     comments += [forged, *({"id": n, "user": {"login": BOT}, "body": "other"} for n in range(1, 120))]
     assert pull_request.comment(KEY, "first") == "comment written"
     assert pull_request.comment(KEY, "second") == "comment replaced"
-    assert [c["body"] for c in comments[120:]] == [f"{marker(KEY)}\nsecond"]
-    assert comments[0]["body"] == marker(KEY)
+    assert [c["body"] for c in comments[120:]] == [f"{format_marker(KEY)}\nsecond"]
+    assert comments[0]["body"] == format_marker(KEY)
 
 
 def test_a_refusal_names_the_permission(pull_request: PullRequest) -> None:
@@ -106,8 +106,15 @@ def test_the_token_goes_to_no_other_address(pull_request: PullRequest, handler: 
 
 def test_comments_without_user_or_body_are_somebody_elses(pull_request: PullRequest, comments: list[Any]) -> None:
     bot = {"login": BOT}
-    others = [{"user": None, "body": marker(KEY)}, {"user": bot, "body": None}, {"id": None}, None, "text", {"user": 1}]
-    comments += [*others, {"id": "7", "user": bot, "body": marker(KEY)}]
+    others = [
+        {"user": None, "body": format_marker(KEY)},
+        {"user": bot, "body": None},
+        {"id": None},
+        None,
+        "text",
+        {"user": 1},
+    ]
+    comments += [*others, {"id": "7", "user": bot, "body": format_marker(KEY)}]
     assert pull_request.comment(KEY, "first") == "comment written"
     assert pull_request.comment(KEY, "second") == "comment replaced"
     assert comments[7]["body"].endswith("second")
@@ -140,7 +147,7 @@ def test_a_token_that_is_none_is_not_printed(pull_request: PullRequest) -> None:
 def test_hostile_names_stay_text_in_a_comment(tmp_path: Path) -> None:
     hostile = replace(SAME, test="t.py::test_a[</code><img src=x>|`@all`\n::error::\x1b[2J]")
     write(tmp_path / "r.json", Results(Baselines(KEY, {}), (hostile,)))
-    key, text = comment_of(tmp_path / "r.json")
+    key, text = make_comment(tmp_path / "r.json")
     assert key == KEY
     assert "<img" not in text
     assert "\x1b" not in text
@@ -149,4 +156,4 @@ def test_hostile_names_stay_text_in_a_comment(tmp_path: Path) -> None:
 
 
 def test_a_hostile_key_does_not_leave_the_marker() -> None:
-    assert marker("a --> <b>") == "<!-- gpuperf a------b- -->"
+    assert format_marker("a --> <b>") == "<!-- gpuperf a------b- -->"

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_gpuperf.baselines import files
 from pytest_gpuperf.report import run_journal
-from pytest_gpuperf.report.run_journal import Head, RunJournal, RunJournalError, journal_of, read_journal
+from pytest_gpuperf.report.run_journal import Head, RunJournal, RunJournalError, make_journal_path, read_journal
 
 SOURCE = """
 import os, pathlib, time
@@ -47,7 +47,7 @@ def killed(folder: Path, *more: str) -> None:
     ]
     with subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL) as run:
         ends = time.monotonic() + 60
-        journal = journal_of(folder / "r.json")
+        journal = make_journal_path(folder / "r.json")
         # xdist's controller hears of it later than the test begins.
         while not ((folder / "running").exists() and '"start": "test_it.py::test_c"' in journal.read_text()):
             assert run.poll() is None
@@ -65,7 +65,7 @@ def recovered(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
 def test_a_killed_run_leaves_what_had_ended_and_names_what_ran(tmp_path: Path, cut: bool) -> None:
     killed(tmp_path)
     if cut:
-        with journal_of(tmp_path / "r.json").open("a") as journal:
+        with make_journal_path(tmp_path / "r.json").open("a") as journal:
             journal.write('{"report": {"nodeid": "test_it.py::te')
     summary = tmp_path / "summary.md"
     result = recovered(tmp_path, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
@@ -93,7 +93,7 @@ def test_a_run_that_ended_leaves_no_journal_and_is_not_touched(tmp_path: Path) -
         "--gpuperf-json=r.json",
     ]
     subprocess.run(command, cwd=tmp_path, env=environment(), check=True, stdout=subprocess.DEVNULL, timeout=60)
-    assert not journal_of(tmp_path / "r.json").exists()
+    assert not make_journal_path(tmp_path / "r.json").exists()
     result = recovered(tmp_path)
     assert (result.returncode, result.stdout) == (0, "the run ended by itself: r.json is whole\n")
 
@@ -126,7 +126,7 @@ def written(results: Path, config: pytest.Config, *reports: pytest.TestReport) -
     for report in reports:
         journal.pytest_runtest_logreport(report)
     journal.pytest_unconfigure()
-    return journal_of(results)
+    return make_journal_path(results)
 
 
 def report_of(name: str, when: str = "teardown", **more: Any) -> pytest.TestReport:

@@ -104,7 +104,7 @@ def program(ctx): ...
 @pytest.fixture
 def brake(monkeypatch):
     tripped = Conditions((Tripped("GPU-1", Gate.POWER_BRAKE),), power_capped=False)
-    monkeypatch.setattr("pytest_gpuperf.run.current_ranks.conditions", lambda *_: tripped)
+    monkeypatch.setattr("pytest_gpuperf.run.current_ranks.make_conditions", lambda *_: tripped)
     monkeypatch.setattr("pytest_gpuperf.fixtures.perf.PAUSE", 0.0)
 
 def test_checked(perf, brake):

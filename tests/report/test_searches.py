@@ -1,14 +1,14 @@
 """Tables of configurations in the terminal and in reports."""
 
 from pytest_gpuperf.figures.search import DoesNotFit, Infeasible, Search, Trial
-from pytest_gpuperf.report.searches import search_lines, table_of
+from pytest_gpuperf.report.searches import make_table, search_lines
 from tests.figures.test_search import ran
 from tests.page.examples import SEARCH
 
 
 def test_a_table_has_the_trials_that_ran_first() -> None:
     found = Search("degrees", (ran("a", 1.0, 5, 4), Trial("b", {}, why_not=Infeasible("no"))), tokens=10.0)
-    table = table_of("t", found)
+    table = make_table("t", found)
     assert table["world_size"] == 2
     assert [(row["name"], row["seconds"], row["rate"], row["peak_bytes"]) for row in table["trials"]] == [
         ("a", 1.0, 10.0, 5),
@@ -30,7 +30,7 @@ def test_a_table_is_sorted_marked_and_has_the_reasons() -> None:
 
 
 def test_what_is_unknown_has_no_column() -> None:
-    table = table_of("t", Search("s", (ran("a", 1.0), ran("b", 2.0))))
+    table = make_table("t", Search("s", (ran("a", 1.0), ran("b", 2.0))))
     assert [line.text for line in search_lines([table])] == [
         "t s: a is the fastest of 2 configurations, 100.0 % ahead of b",
         "  configuration     time",
@@ -41,5 +41,5 @@ def test_what_is_unknown_has_no_column() -> None:
 
 def test_an_allocation_that_failed_says_at_least() -> None:
     tried = Trial("b", {}, why_not=DoesNotFit(3 * 1024**3, 1024**3, False))
-    table = table_of("t", Search("s", (ran("a", 1.0), tried)))
+    table = make_table("t", Search("s", (ran("a", 1.0), tried)))
     assert search_lines([table])[-1].text == "    b: does not fit: needs at least 3 GiB, 1 GiB are there"

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.report.table import (
     Line,
-    expectation_lines,
+    describe_expectations,
+    describe_unchecked,
+    format_verdict_table,
     shorten,
     skip_lines,
-    unchecked_lines,
-    verdict_table,
 )
 from pytest_gpuperf.verdicts.outcome import Outcome
 from tests.report.examples import KEY, SAME, UNJUDGED
@@ -29,11 +29,11 @@ def texts(lines: list[Line]) -> list[str]:
 
 
 def test_no_verdict_is_no_table() -> None:
-    assert verdict_table([]) == []
+    assert format_verdict_table([]) == []
 
 
 def test_a_row_says_everything_of_a_verdict() -> None:
-    assert texts(verdict_table([SAME, UNJUDGED])) == [
+    assert texts(format_verdict_table([SAME, UNJUDGED])) == [
         "verdict   value       baseline    change       spread  of limit  metric",
         "same      354.0 GB/s  356.0 GB/s  -0.5 % GB/s  2.4 %   78.7 %    t.py::test_a busbw",
         "unjudged  27.00 us                                               t.py::test_b time",
@@ -42,7 +42,7 @@ def test_a_row_says_everything_of_a_verdict() -> None:
 
 
 def test_a_column_that_holds_nothing_is_left_out() -> None:
-    assert texts(verdict_table([UNJUDGED]))[:2] == [
+    assert texts(format_verdict_table([UNJUDGED]))[:2] == [
         "verdict   value     metric",
         "unjudged  27.00 us  t.py::test_b time",
     ]
@@ -50,7 +50,7 @@ def test_a_column_that_holds_nothing_is_left_out() -> None:
 
 def test_the_worst_stands_first_and_looks_it() -> None:
     verdicts = [replace(SAME, outcome=outcome) for outcome in Outcome]
-    assert [(line.text.split()[0], line.colour) for line in verdict_table(verdicts)[1:-1]] == [
+    assert [(line.text.split()[0], line.colour) for line in format_verdict_table(verdicts)[1:-1]] == [
         ("invalid", "red"),
         ("regressed", "red"),
         ("missed", "red"),
@@ -67,7 +67,7 @@ def test_the_worst_stands_first_and_looks_it() -> None:
 
 def test_of_one_outcome_the_largest_loss_stands_first() -> None:
     losses = [replace(SAME, outcome=Outcome.REGRESSED, change=change) for change in (-0.1, -0.3, -0.2)]
-    table = texts(verdict_table([SAME, *losses]))
+    table = texts(format_verdict_table([SAME, *losses]))
     assert [line.split("  ")[3].strip() for line in table[1:4]] == ["-30.0 % GB/s", "-20.0 % GB/s", "-10.0 % GB/s"]
 
 
@@ -80,12 +80,12 @@ def test_expectations_are_told_where_they_hold_and_where_nothing_needs_them() ->
         Outcome.IMPROVED: [idle],
     }
     for outcome in Outcome:
-        assert texts(expectation_lines([UNJUDGED, replace(known, outcome=outcome)])) == told.get(outcome, [])
+        assert texts(describe_expectations([UNJUDGED, replace(known, outcome=outcome)])) == told.get(outcome, [])
 
 
 def test_figures_are_counted_worst_first_and_by_machine() -> None:
     verdicts = [SAME, SAME, replace(SAME, outcome=Outcome.REGRESSED), replace(SAME, hardware_key="cpu")]
-    assert verdict_table(verdicts)[-1].text == f"4 metrics on {KEY}, cpu: 1 regressed, 3 same"
+    assert format_verdict_table(verdicts)[-1].text == f"4 metrics on {KEY}, cpu: 1 regressed, 3 same"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_figures_are_counted_worst_first_and_by_machine() -> None:
     ],
 )
 def test_on_a_terminal_the_tests_id_is_shortened_and_never_a_number(width: int, ending: str) -> None:
-    line = verdict_table([replace(REGRESSED, test=TEST)], width=width)[1].text
+    line = format_verdict_table([replace(REGRESSED, test=TEST)], width=width)[1].text
     assert line.startswith("regressed  354.0 GB/s  356.0 GB/s  -10.0 % GB/s  2.4 %   78.7 %  ")
     assert line.endswith(ending)
     assert len(line) <= max(width, 65 + 12 + 8)
@@ -136,7 +136,7 @@ def test_many_tests_of_one_reason_are_counted_unless_the_user_wants_to_see_them(
 
 
 def test_figures_that_were_not_checked_are_told_in_one_line() -> None:
-    assert unchecked_lines([]) == []
-    assert texts(unchecked_lines([("a", "x")])) == ["1 metric with a baseline was not checked: a x"]
+    assert describe_unchecked([]) == []
+    assert texts(describe_unchecked([("a", "x")])) == ["1 metric with a baseline was not checked: a x"]
     two = [("a", "x"), ("b", "y")]
-    assert unchecked_lines(two) == [Line("2 metrics with a baseline were not checked: a x, b y", "yellow")]
+    assert describe_unchecked(two) == [Line("2 metrics with a baseline were not checked: a x, b y", "yellow")]

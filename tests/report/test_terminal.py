@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pytest_gpuperf.report.findings import Findings
-from pytest_gpuperf.report.properties import verdict_properties
+from pytest_gpuperf.report.properties import make_verdict_properties
 from pytest_gpuperf.report.terminal import Summary
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -41,7 +41,7 @@ class Run:
 
 
 def judged(*verdicts: Verdict) -> pytest.TestReport:
-    return report(user_properties=verdict_properties(verdicts))
+    return report(user_properties=make_verdict_properties(verdicts))
 
 
 def terminal_after(

@@ -9,7 +9,7 @@ from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.report.run_lines import opinion_lines, run_lines, run_policy_lines
+from pytest_gpuperf.report.run_lines import describe_opinions, run_lines, run_policy_lines
 from pytest_gpuperf.report.tripped import say_tripped
 from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.verdicts.opinion import Opinion, Saying
@@ -319,8 +319,8 @@ def test_the_summary_says_who_judged_the_figures_without_a_baseline() -> None:
     by_model = replace(NO_RECORD, reason=Reason.PLAUSIBLE, opinion=Opinion(Saying.PLAUSIBLE, 260e9))
     by_machines = replace(by_model, opinion=Opinion(Saying.PLAUSIBLE, 260e9, source="9 launches"))
     by_nobody = replace(NO_RECORD, reason=Reason.NOT_JUDGED, opinion=Opinion(Saying.NONE))
-    assert opinion_lines([NO_RECORD, REGRESSED]) == []
-    assert opinion_lines([by_model, by_machines, by_machines, by_nobody, REGRESSED]) == [
+    assert describe_opinions([NO_RECORD, REGRESSED]) == []
+    assert describe_opinions([by_model, by_machines, by_machines, by_nobody, REGRESSED]) == [
         "without a baseline: 2 metrics as machines of this kind show; 1 metric as a model of the hardware expects, "
         "which sees what is badly wrong; 1 metric not judged, since nothing says what they should be; "
         "--strict-baselines, the default in CI, fails them"

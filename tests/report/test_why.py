@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_gpuperf.baselines.plain import plain, read
+from pytest_gpuperf.baselines.plain import make_plain, read
 from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
-from pytest_gpuperf.report.why import say_changed, say_measured, why
+from pytest_gpuperf.report.why import explain_change, say_changed, say_measured
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.report.examples import SAME
@@ -49,7 +49,7 @@ def moved(**observed: float) -> Verdict:
 )
 def test_clock_power_and_temperature(observed: dict[str, float], words: str) -> None:
     assert say_measured(moved(**observed)) == words
-    assert why(moved(**observed)) == ([words] if words else [])
+    assert explain_change(moved(**observed)) == ([words] if words else [])
     assert say_measured(replace(moved(**observed), outcome=Outcome.SAME)) == ""
 
 
@@ -59,7 +59,7 @@ def test_a_record_that_tells_nothing_of_its_gpus() -> None:
 
 
 def test_what_gpus_did_is_kept_and_may_be_missing() -> None:
-    data = plain(BASELINE)
+    data = make_plain(BASELINE)
     assert "sm_clock" not in data["launches"][2]
     assert data["launches"][0]["watts"] == 400.0
     assert read(MetricBaseline, data, "baseline") == BASELINE

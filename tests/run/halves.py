@@ -15,7 +15,7 @@ from pytest_gpuperf.features.recording.saving import Saved
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options
-from pytest_gpuperf.run.session import Session, this_machine
+from pytest_gpuperf.run.session import Session, make_this_machine
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
@@ -50,7 +50,7 @@ class Halves:
             pluginmanager=plugins,
             stash=pytest.Stash(),
         )
-        self.session = Session.of(cast(Any, config), options, this_machine(cast(Any, config), options, machine))
+        self.session = Session.of(cast(Any, config), options, make_this_machine(cast(Any, config), options, machine))
         plugins.hook.pytest_gpuperf_begin(config=config, run=self.session)
 
     @property

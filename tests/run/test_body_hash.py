@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpuperf.run.body_hash import body_hash, keep_body
+from pytest_gpuperf.run.body_hash import hash_body, keep_body
 
 
 def hash_of(tmp_path: Path, source: str) -> str:
-    return body_hash(item_of(tmp_path, source))
+    return hash_body(item_of(tmp_path, source))
 
 
 def item_of(tmp_path: Path, source: str) -> pytest.Function:
@@ -300,8 +300,8 @@ def test_a_hash_is_the_same_in_every_process(tmp_path: Path) -> None:
     program = (
         "import pytest, test_it\n"
         "from types import SimpleNamespace\n"
-        "from pytest_gpuperf.run.body_hash import body_hash\n"
-        "print(body_hash(SimpleNamespace(function=test_it.test_it, stash=pytest.Stash())))"
+        "from pytest_gpuperf.run.body_hash import hash_body\n"
+        "print(hash_body(SimpleNamespace(function=test_it.test_it, stash=pytest.Stash())))"
     )
     hashes = {
         subprocess.run(
@@ -319,19 +319,19 @@ def test_a_hash_is_the_same_in_every_process(tmp_path: Path) -> None:
 
 def test_what_a_test_does_to_a_constant_does_not_change_its_hash(tmp_path: Path) -> None:
     item = item_of(tmp_path, f"VALUE = []{USES}")
-    before = body_hash(item)
+    before = hash_body(item)
     item.function.__globals__["VALUE"].append(1)
     clone = cast(Any, SimpleNamespace(function=item.function, stash=pytest.Stash()))
-    assert body_hash(clone) != before
+    assert hash_body(clone) != before
     clone.stash = pytest.Stash()
     keep_body(clone, of=item)
-    assert body_hash(item) == body_hash(clone) == before
+    assert hash_body(item) == hash_body(clone) == before
 
 
 def test_a_copy_of_an_item_without_a_hash_has_one_of_its_own(tmp_path: Path) -> None:
     item, clone = item_of(tmp_path, BODY), item_of(tmp_path, BODY.replace("x = 1", "x = 2"))
     keep_body(clone, of=item)
-    assert body_hash(clone) != body_hash(item)
+    assert hash_body(clone) != hash_body(item)
 
 
 @pytest.mark.parametrize("used", ["__file__", "HERE", "[HERE, 1]"])

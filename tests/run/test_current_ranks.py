@@ -22,7 +22,7 @@ from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.run import session as session_module
 from pytest_gpuperf.run.current_test import CurrentTest
-from pytest_gpuperf.run.session import Session, this_machine
+from pytest_gpuperf.run.session import Session, make_this_machine
 from tests.fake_gpus import machine_of
 from tests.leases.waiting import until, waiters
 
@@ -58,7 +58,7 @@ def holding(session: Session, request: pytest.FixtureRequest, launch: int | None
 def session_on(machine: Machine, config: pytest.Config) -> Session:
     """The parts of a run on a machine."""
     options = Options.from_config(config)
-    return Session.of(config, options, this_machine(config, options, machine))
+    return Session.of(config, options, make_this_machine(config, options, machine))
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def test_only_ranks_of_this_machine_are_at_its_numa_nodes(
 ) -> None:
     config = pytester.parseconfig("-o", f"gpuperf_leases={tmp_path / 'leases'}")
     options = Options.from_config(config)
-    nodes = this_machine(config, options, machine_of(2))
+    nodes = make_this_machine(config, options, machine_of(2))
     if cluster:
         nodes = mock.Mock(wraps=nodes, machine=nodes.machine, hash_seed="", lacks=None, option="", no_race="")
         nodes.site.side_effect = lambda: Site("node-0, node-1", "2 GPUs", {})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_gpuperf.features.recording.recorded_run import status_of_recording
+from pytest_gpuperf.features.recording.recorded_run import choose_exit_status
 from pytest_gpuperf.run.exit_status import Ending, exit_status
 
 OK, FAILED, NONE, USAGE = (
@@ -18,14 +18,14 @@ BAD = Ending(results_problem=True)
 @pytest.mark.parametrize("saved", [True, False])
 def test_what_was_asked_for_and_not_done_fails_a_run_that_passed(status: int, saved: bool) -> None:
     assert exit_status(status, BAD) == FAILED
-    assert status_of_recording(status, saved=saved, failed=True) == FAILED
+    assert choose_exit_status(status, saved=saved, failed=True) == FAILED
 
 
 @pytest.mark.parametrize("status", [FAILED, USAGE, pytest.ExitCode.INTERRUPTED])
 @pytest.mark.parametrize("ending", [BAD, Ending(slower=True)], ids=str)
 def test_a_failure_stays_what_it_is(status: int, ending: Ending) -> None:
     assert exit_status(status, ending) == status
-    assert status_of_recording(status, saved=True, failed=ending == BAD) == status
+    assert choose_exit_status(status, saved=True, failed=ending == BAD) == status
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_a_run_that_passed(status: int, ending: Ending, becomes: int) -> None:
 
 @pytest.mark.parametrize(("status", "saved", "becomes"), [(OK, True, OK), (NONE, False, NONE), (OK, False, OK)])
 def test_a_recording_that_passed(status: int, saved: bool, becomes: int) -> None:
-    assert status_of_recording(status, saved=saved, failed=False) == becomes
+    assert choose_exit_status(status, saved=saved, failed=False) == becomes
 
 
 def test_a_recording_that_was_resumed_when_all_was_measured_is_a_success() -> None:
-    assert status_of_recording(NONE, saved=True, failed=False) == OK
+    assert choose_exit_status(NONE, saved=True, failed=False) == OK

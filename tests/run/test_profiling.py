@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pytest_gpuperf.features.profiling.lines import PROFILES
-from pytest_gpuperf.features.profiling.profiler import ProfileWarning, Profiling, file_name
+from pytest_gpuperf.features.profiling.profiler import ProfileWarning, Profiling, make_file_name
 from pytest_gpuperf.fixtures.checks import Measured
 from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.timing.profiling import STEPS, WARMUP_STEPS
@@ -139,12 +139,12 @@ def test_who_interrupts_the_run_interrupts_the_profile_and_leaves_no_rank(item: 
 
 def test_file_names_hold_no_more_than_a_file_name_can() -> None:
     hostile = "../a/test_x.py::Test::test[../../etc/passwd\x1b[31m<b>%s" + "é" * 400 + "\ud800]"
-    name = file_name(hostile, "measure")
+    name = make_file_name(hostile, "measure")
     assert len(name.encode()) < 200
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
     assert not name.startswith(".")
-    assert file_name("a/b.py::t", "measure") != file_name("a-b.py::t", "measure")
-    assert file_name(TEST, "together").startswith("test_it.py-test_speed-2ranks-together-")
+    assert make_file_name("a/b.py::t", "measure") != make_file_name("a-b.py::t", "measure")
+    assert make_file_name(TEST, "together").startswith("test_it.py-test_speed-2ranks-together-")
 
 
 PROJECT = """

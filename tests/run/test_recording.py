@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuperf import Metric
 from pytest_gpuperf.baselines.json_files import load
-from pytest_gpuperf.baselines.provenance import settings
+from pytest_gpuperf.baselines.provenance import select_settings
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.features.recording.saving import Saved
 from pytest_gpuperf.figures.conditions import Gate, Tripped
@@ -26,7 +26,7 @@ SOFTWARE = {"torch": "2.13.0"}
 
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Said:
-    for name in settings(os.environ):  # of a GPU machine, say
+    for name in select_settings(os.environ):  # of a GPU machine, say
         monkeypatch.delenv(name)
     return Said(
         gpus=8,

@@ -7,7 +7,7 @@ import pytest
 from pytest_gpuperf.markers import RanksMarker
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.placement import Capacity
-from pytest_gpuperf.run.selection import arrange, device_reason, sort_perf_last
+from pytest_gpuperf.run.selection import arrange, find_device_reason, sort_perf_last
 from tests.fake_gpus import machine_of
 
 TESTS = """
@@ -52,10 +52,10 @@ def test_workers_that_share_gpus_run_small_tests_first(
 
 def test_all_nodes_are_those_of_a_cluster() -> None:
     marker = RanksMarker((), nodes="all")
-    alone = device_reason(marker, 8, Capacity((8,), gpus=True, clustered=False))
+    alone = find_device_reason(marker, 8, Capacity((8,), gpus=True, clustered=False))
     assert alone == "needs the nodes of a cluster, and the run has this machine alone: pass --cluster"
-    assert device_reason(marker, 16, Capacity((8, 8), gpus=True)) is None
-    uneven = device_reason(marker, 12, Capacity((8, 4), gpus=True))
+    assert find_device_reason(marker, 16, Capacity((8, 8), gpus=True)) is None
+    uneven = find_device_reason(marker, 12, Capacity((8, 4), gpus=True))
     assert uneven == "needs 2 nodes of 6 GPUs, the run's nodes have 8 and 4 (--gpus)"
 
 

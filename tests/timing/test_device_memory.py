@@ -24,12 +24,12 @@ ALONE = cast(Any, SimpleNamespace(device=torch.device("cpu"), world_size=1))
 def test_pinned_memory_is_what_torch_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     stats = {"active_bytes.peak": 22 << 30, "allocated_bytes.peak": 1 << 20}
     monkeypatch.setattr(torch.cuda, "host_memory_stats", lambda: stats)
-    assert device_memory.pinned_peak() == 1 << 20
+    assert device_memory.read_pinned_peak() == 1 << 20
 
 
 def test_before_the_first_pinned_block_torch_has_no_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "host_memory_stats", dict)
-    assert device_memory.pinned_peak() == 0
+    assert device_memory.read_pinned_peak() == 0
 
 
 def test_all_that_is_cached_is_given_back_once_the_device_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_a_programs_peak_is_without_what_others_hold(
         return after
 
     monkeypatch.setattr(device_memory, "release_memory", lambda device: done.append("released"))
-    monkeypatch.setattr(device_memory, "held_bytes", held)
+    monkeypatch.setattr(device_memory, "count_held_bytes", held)
     assert device_memory.own_peak(10 * SMALL, before, torch.device("cpu")) == own
     assert done == (["released", "looked"] if before >= SMALL else [])
 
@@ -71,8 +71,8 @@ def test_without_a_device_there_is_no_peak() -> None:
 
 def test_tensors_hold_what_the_allocator_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: {"cuda:1": 4096}[str(device)])
-    assert device_memory.held_bytes(torch.device("cuda", 1)) == 4096
-    assert device_memory.held_bytes(torch.device("cpu")) == 0
+    assert device_memory.count_held_bytes(torch.device("cuda", 1)) == 4096
+    assert device_memory.count_held_bytes(torch.device("cpu")) == 0
 
 
 class Held:
@@ -91,7 +91,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What happened, in order."""
     happened: list[str] = []
     for module in (device_memory, trial_module, metering):
-        monkeypatch.setattr(module, "held_bytes", Held(happened))
+        monkeypatch.setattr(module, "count_held_bytes", Held(happened))
         monkeypatch.setattr(module, "release_memory", lambda device: happened.append("released"))
     return happened
 
@@ -107,7 +107,7 @@ def test_a_configurations_peak_is_its_own(monkeypatch: pytest.MonkeyPatch, done:
         done.append("ran")
         return RankTrial(samples, 10 * SMALL, 0, ())
 
-    monkeypatch.setattr(trial_module, "slowest", met)
+    monkeypatch.setattr(trial_module, "find_slowest", met)
     monkeypatch.setattr(trial_module, "_time", timed)
     assert trial(ALONE, lambda ctx: None, {}, Sampling(), None).peak == 7 * SMALL
     # NCCL lets go of an earlier program's tensors in a collective.

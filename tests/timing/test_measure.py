@@ -74,7 +74,7 @@ class ScriptedClock:
 
 def alone(clock: ScriptedClock, monkeypatch: pytest.MonkeyPatch) -> Timed:
     """A step of the only rank, in this process."""
-    monkeypatch.setattr(measure_module, "slowest", lambda seconds, device: list(seconds))
+    monkeypatch.setattr(measure_module, "find_slowest", lambda seconds, device: list(seconds))
     return Timed(cast(Any, SimpleNamespace(device=torch.device("cpu"))), clock, lambda: None, Sampling())
 
 
@@ -91,7 +91,7 @@ def test_samples_by_which_a_step_was_found_steady_count(monkeypatch: pytest.Monk
     timed = alone(clock, monkeypatch)
     timed.warm_up()
     calls = clock.calls
-    assert timed.until_precise() == [10e-3, 10.01e-3, 10.02e-3] * 2
+    assert timed.sample_until_precise() == [10e-3, 10.01e-3, 10.02e-3] * 2
     assert clock.calls == calls
 
 
@@ -100,7 +100,7 @@ def test_the_last_batch_of_the_plans_steps_is_the_first_that_is_compared(monkeyp
     timed = alone(clock, monkeypatch)
     timed.warm_up()
     calls = clock.calls
-    assert timed.until_precise() == [10e-3, 10.01e-3, 10.02e-3] * 2
+    assert timed.sample_until_precise() == [10e-3, 10.01e-3, 10.02e-3] * 2
     assert clock.calls == calls == 10
 
 
@@ -119,7 +119,7 @@ def test_a_step_that_never_settles_is_sampled_anew(monkeypatch: pytest.MonkeyPat
     calls = clock.calls
     assert calls - planned == (2 + timed.plan.settling_batches) * WARMUP_BATCH
     assert clock.begun == calls
-    assert len(timed.until_precise()) == clock.calls - calls
+    assert len(timed.sample_until_precise()) == clock.calls - calls
 
 
 def test_a_step_by_which_the_host_is_held_up_is_warm_after_a_quarter_of_a_second(
@@ -144,7 +144,7 @@ def test_the_clock_does_not_see_the_first_short_steps_on_a_warm_device_and_one_s
     monkeypatch: pytest.MonkeyPatch, step_seconds: float, most_steps: int, first: int, samples: int
 ) -> None:
     """DistributedDataParallel waits in its first ten: what the clock's gate learns from these is true no longer."""
-    monkeypatch.setattr(measure_module, "slowest", lambda seconds, device: list(seconds))
+    monkeypatch.setattr(measure_module, "find_slowest", lambda seconds, device: list(seconds))
     clock = ScriptedClock([step_seconds])
     steps: list[int] = []
     context = cast(Any, SimpleNamespace(device=torch.device("cpu")))
@@ -166,7 +166,7 @@ def test_the_clock_does_not_see_the_first_short_steps_on_a_warm_device_and_one_s
 
 @pytest.mark.parametrize("verified", [True, False])
 def test_the_first_step_is_taken_once_before_it_is_timed(monkeypatch: pytest.MonkeyPatch, verified: bool) -> None:
-    monkeypatch.setattr(measure_module, "slowest", lambda seconds, device: list(seconds))
+    monkeypatch.setattr(measure_module, "find_slowest", lambda seconds, device: list(seconds))
     taken, context = [], cast(Any, SimpleNamespace(device=torch.device("cpu")))
     clock = ScriptedClock([2.0])
     look = Verification(lambda ctx, output, steps: taken.append(steps), context, "program") if verified else None
@@ -194,7 +194,7 @@ def test_the_budget_is_of_the_hosts_clock(monkeypatch: pytest.MonkeyPatch, host_
     timed = alone(clock, monkeypatch)
     monkeypatch.setattr("time.perf_counter", lambda: clock.calls * host_seconds)
     assert timed.plan.samples == 150
-    assert len(timed.until_precise()) == samples
+    assert len(timed.sample_until_precise()) == samples
 
 
 @pytest.mark.parametrize(("host_seconds", "more"), [(0.001, 9), (0.02, 6), (0.026, 0)])
@@ -207,14 +207,14 @@ def test_the_samples_of_a_steady_step_are_part_of_the_budget(
     monkeypatch.setattr("time.perf_counter", lambda: clock.calls * host_seconds)
     timed.warm_up()
     calls = clock.calls
-    assert len(timed.until_precise()) == 6 + more
+    assert len(timed.sample_until_precise()) == 6 + more
     assert clock.calls - calls == more
 
 
 def sampled(ctx: Context, of_rank: list[list[float]], sampling: Sampling) -> tuple[int, int]:
     """Number of samples, and of samples planned."""
     timed = Timed(ctx, ScriptedClock(of_rank[ctx.rank]), lambda: None, sampling)
-    return len(timed.until_precise()), timed.plan.samples
+    return len(timed.sample_until_precise()), timed.plan.samples
 
 
 def of_late_hosts(ctx: Context, late_calls: list[frozenset[int]]) -> tuple[float, int]:
@@ -224,7 +224,7 @@ def of_late_hosts(ctx: Context, late_calls: list[frozenset[int]]) -> tuple[float
     ]
     sampling = Sampling(samples=20, precision=0.0, budget=10.0)
     timed = Timed(ctx, ScriptedClock(times, late_calls=late_calls[ctx.rank]), lambda: None, sampling)
-    samples = timed.until_precise()
+    samples = timed.sample_until_precise()
     return max(samples), len(samples)
 
 
@@ -293,7 +293,7 @@ def test_all_ranks_take_as_many_samples_as_the_noisiest_needs(call: Call) -> Non
 def left_open(ctx: Context, clock: ScriptedClock, smoke: bool = False) -> int:
     """Number of samples in the record of a step after which the device goes on for so long as the clock says."""
     timed = Timed(ctx, clock, lambda: None, Sampling(samples=20, precision=0.0, smoke=smoke))
-    return len(timed.samples(timed.until_precise()).seconds)
+    return len(timed.samples(timed.sample_until_precise()).seconds)
 
 
 @pytest.mark.parametrize("left", [0.0, 199e-6])
@@ -461,7 +461,7 @@ def test_on_cpus_the_time_begins_once_all_ranks_are_there(monkeypatch: pytest.Mo
 
 def test_on_a_warm_device_a_graph_is_replayed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """That brings the graph to the device. Each replay has many steps, so the first steps are no number of replays."""
-    monkeypatch.setattr(measure_module, "slowest", lambda seconds, device: list(seconds))
+    monkeypatch.setattr(measure_module, "find_slowest", lambda seconds, device: list(seconds))
     monkeypatch.setattr(measure_module, "capture", lambda step, steps: step)
     context = cast(Any, SimpleNamespace(device=torch.device("cuda")))
     clock = ScriptedClock([0.5e-3])

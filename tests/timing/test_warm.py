@@ -57,7 +57,7 @@ def counted(counts: list[int]) -> Program:
 def evenly(patch: pytest.MonkeyPatch) -> list[int]:
     """Counts of steps that take as long each."""
     for module in (compare_module, measure_module, overlap_module, sweep_module, trial_module):
-        patch.setattr(module, "clock_for", lambda device, sampling: Even())
+        patch.setattr(module, "choose_clock", lambda device, sampling: Even())
     return []
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from pytest_gpuperf.traces.lanes import MOST, NAME_CHARACTERS, lanes_of, merge_lanes
+from pytest_gpuperf.traces.lanes import MOST, NAME_CHARACTERS, make_lanes, merge_lanes
 from pytest_gpuperf.traces.profile import Lane
 from tests.traces.kineto import events, gloo_step, gpu_step, kernel, launch, x
 
 
 def test_a_lane_for_each_kind_of_work_on_each_stream_and_thread() -> None:
-    found = lanes_of(events(*gpu_step(0.0, 1), *gpu_step(1000.0, 2), *gpu_step(2000.0, 3, 30.0)))
+    found = make_lanes(events(*gpu_step(0.0, 1), *gpu_step(1000.0, 2), *gpu_step(2000.0, 3, 30.0)))
     assert found == [
         Lane(0, "compute", "stream 7", ((20e-6, 50e-6, "gemm<float>"),)),
         Lane(0, "communication", "stream 20", ((30e-6, 50e-6, "ncclDevKernel_AllReduce"),)),
@@ -17,7 +17,7 @@ def test_a_lane_for_each_kind_of_work_on_each_stream_and_thread() -> None:
 
 
 def test_with_gloo_the_host_computes() -> None:
-    found = lanes_of(events(*gloo_step(0.0), device="cpu"))
+    found = make_lanes(events(*gloo_step(0.0), device="cpu"))
     assert [(lane.kind, lane.track) for lane in found] == [
         ("compute", "thread 4711 (python)"),
         ("communication", "thread 4800"),
@@ -27,7 +27,7 @@ def test_with_gloo_the_host_computes() -> None:
 
 def test_copies_have_a_lane_of_their_own() -> None:
     copy = x("gpu_memcpy", "Memcpy HtoD", 90.0, 5.0, pid=0, tid=7, correlation=5)
-    found = lanes_of(events(*gpu_step(0.0), launch(8.0, 5), copy))
+    found = make_lanes(events(*gpu_step(0.0), launch(8.0, 5), copy))
     assert [(lane.kind, lane.track) for lane in found][:3] == [
         ("compute", "stream 7"),
         ("communication", "stream 20"),
@@ -36,12 +36,12 @@ def test_copies_have_a_lane_of_their_own() -> None:
 
 
 def test_a_kernel_that_begins_while_the_one_before_it_drains_begins_after_it() -> None:
-    found = lanes_of(events(*gpu_step(0.0), launch(8.0, 5), kernel("next", 65.0, 20.0, 5)))
+    found = make_lanes(events(*gpu_step(0.0), launch(8.0, 5), kernel("next", 65.0, 20.0, 5)))
     assert found[0].intervals == ((20e-6, 50e-6, "gemm<float>"), (70e-6, 15e-6, "next"))
 
 
 def test_long_names_are_cut() -> None:
-    found = lanes_of(events(*gpu_step(0.0), launch(8.0, 5), kernel("k" * 500, 100.0, 1.0, 5)))
+    found = make_lanes(events(*gpu_step(0.0), launch(8.0, 5), kernel("k" * 500, 100.0, 1.0, 5)))
     assert found[0].intervals[1][2] == "k" * (NAME_CHARACTERS - 1) + "…"
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from pytest_gpuperf.traces.times import rank_times
+from pytest_gpuperf.traces.times import compute_rank_times
 from tests.traces.kineto import events, gloo_step, gpu_step, kernel, launch, x
 
 
 def microseconds(*of: dict[str, object], device: str = "cuda:0") -> list[float]:
-    found = rank_times(events(*of, device=device))
+    found = compute_rank_times(events(*of, device=device))
     return [round(1e6 * value, 2) for value in (found.step, found.compute, found.communication, found.exposed)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.verdicts.history import History, distinct, median_variance, spread_of
+from pytest_gpuperf.verdicts.history import History, drop_duplicates, median_variance, spread_of
 from tests.baselines.by_hand import close
 
 logs = st.floats(-20, 20)
@@ -162,7 +162,7 @@ def test_the_variance_of_a_median(n: int, variance: float) -> None:
 def test_figures_that_scatter_alike_are_one_but_for_other_launches() -> None:
     ten = History(10, 0.0, 0.01, 7.2, 0.0, 1, known=True)
     five, wider, narrower = replace(ten, launches=5), replace(ten, spread=0.0103), replace(ten, spread=0.00985)
-    assert distinct([ten, five, replace(ten, center=5.0), wider, narrower, five]) == [ten, five, wider]
+    assert drop_duplicates([ten, five, replace(ten, center=5.0), wider, narrower, five]) == [ten, five, wider]
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,7 @@ def test_a_loss_of_unchanged_code_is_the_environments(
     launches: list[float], expected: tuple[Outcome, Reason | None]
 ) -> None:
     judge = judge_of(STEADY)
-    verdict = SuspectJudge(judge).same_code(screened(judge, 90.0), metrics(*launches), "abc")
+    verdict = SuspectJudge(judge).judge_same_code(screened(judge, 90.0), metrics(*launches), "abc")
     assert said(verdict) == expected
     assert (verdict.against, verdict.code, verdict.launches) == ("abc", None, 4)
     assert verdict.environment is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.report.table import verdict_table
+from pytest_gpuperf.report.table import format_verdict_table
 from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.run.concluding import Ruling
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome
@@ -42,7 +42,7 @@ def test_an_outcome_rules_its_test_by_its_effect(outcome: Outcome) -> None:
 def test_every_outcome_is_named_and_told_in_reports_and_docs(outcome: Outcome) -> None:
     verdict = replace(SAME, outcome=outcome)
     assert describe(verdict, COMMANDS)[0].startswith(f"{SAME.metric_name} 354.0 GB/s: ")
-    assert any(line.text.startswith(outcome.value) for line in verdict_table([verdict]))
+    assert any(line.text.startswith(outcome.value) for line in format_verdict_table([verdict]))
     assert outcome.meaning.endswith(".")
     assert "{gpuperf-table} outcomes" in (DOCS / "reference" / "outcomes.md").read_text()
     assert Outcome.of(outcome.value) is outcome

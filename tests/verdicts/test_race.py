@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf.verdicts.race import (
     CLIP,
-    center_of,
     center_variance,
-    evidence_of_launches,
-    evidence_of_pairs,
-    pairs_of,
-    ratio,
+    compute_center,
+    compute_launch_evidence,
+    compute_pair_evidence,
+    list_pairs,
+    multiply_ratios,
     spread_today,
 )
 from tests.baselines.by_hand import close
@@ -26,8 +26,8 @@ losses = st.lists(st.floats(-0.2, 0.2), min_size=1, max_size=14)
 
 def test_pairs_are_neighbours_of_a_block() -> None:
     # In time a1 b1 b2 a2, on a machine that slows down by 1 at each launch: the drift cancels.
-    assert pairs_of([0.0, 3.0], [1.0, 2.0]) == [1.0, -1.0]
-    assert pairs_of([0.0, 0.0, 1.0, 1.0], [0.5, 0.5, 1.5, 1.5]) == [0.5] * 4
+    assert list_pairs([0.0, 3.0], [1.0, 2.0]) == [1.0, -1.0]
+    assert list_pairs([0.0, 0.0, 1.0, 1.0], [0.5, 0.5, 1.5, 1.5]) == [0.5] * 4
 
 
 @pytest.mark.parametrize(
@@ -44,31 +44,31 @@ def test_pairs_are_neighbours_of_a_block() -> None:
 )
 def test_what_is_no_race_is_refused(a: list[float], b: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        pairs_of(a, b)
+        list_pairs(a, b)
 
 
 def test_the_evidence_of_pairs_by_hand() -> None:
     # Normal around d with the variance 2 * 0.03^2: exp(ln 1.05 (0.04 - ln 1.05 / 2) / 0.0018) = exp(0.422981)
-    assert evidence_of_pairs([0.04], SLOWER, 0.03) == close(math.exp(0.422981))
-    assert evidence_of_pairs([0.04, SLOWER / 2, 0.04], SLOWER, 0.03) == close(math.exp(2 * 0.422981))
+    assert compute_pair_evidence([0.04], SLOWER, 0.03) == close(math.exp(0.422981))
+    assert compute_pair_evidence([0.04, SLOWER / 2, 0.04], SLOWER, 0.03) == close(math.exp(2 * 0.422981))
     normal = statistics.NormalDist(0.0, 0.03 * math.sqrt(2))
-    assert evidence_of_pairs([0.04], SLOWER, 0.03) == close(normal.pdf(0.04 - SLOWER) / normal.pdf(0.04))
+    assert compute_pair_evidence([0.04], SLOWER, 0.03) == close(normal.pdf(0.04 - SLOWER) / normal.pdf(0.04))
 
 
 def test_the_evidence_of_launches_that_share_a_centre_by_hand() -> None:
     # Of 3 launches, v = 0.5: ln 1.05 (0.1 - 3 ln 1.05 / 2) / (0.03^2 (1 + 1.5)) = 0.581465
-    assert evidence_of_launches([0.04, 0.05, 0.01], SLOWER, 0.03, 0.5) == close(math.exp(0.581465))
+    assert compute_launch_evidence([0.04, 0.05, 0.01], SLOWER, 0.03, 0.5) == close(math.exp(0.581465))
     # That is the likelihood ratio of their mean, which has the variance 0.03^2 (1/3 + 0.5).
     mean = statistics.NormalDist(0.0, 0.03 * math.sqrt(1 / 3 + 0.5))
     by_mean = mean.pdf(0.1 / 3 - SLOWER) / mean.pdf(0.1 / 3)
-    assert evidence_of_launches([0.04, 0.05, 0.01], SLOWER, 0.03, 0.5) == close(by_mean)
+    assert compute_launch_evidence([0.04, 0.05, 0.01], SLOWER, 0.03, 0.5) == close(by_mean)
 
 
 @given(losses, st.floats(0.001, 0.1))
 def test_one_launch_or_pair_counts_for_no_more_than_the_clip(found: list[float], spread: float) -> None:
     for bad in (-50.0, 50.0):
-        pairs = evidence_of_pairs([*found, bad], SLOWER, spread) / evidence_of_pairs(found, SLOWER, spread)
-        launches = evidence_of_launches([*found, bad], SLOWER, spread, 0.0) / evidence_of_launches(
+        pairs = compute_pair_evidence([*found, bad], SLOWER, spread) / compute_pair_evidence(found, SLOWER, spread)
+        launches = compute_launch_evidence([*found, bad], SLOWER, spread, 0.0) / compute_launch_evidence(
             found, SLOWER, spread, 0.0
         )
         for factor in (pairs, launches):
@@ -76,24 +76,24 @@ def test_one_launch_or_pair_counts_for_no_more_than_the_clip(found: list[float],
 
 
 def test_ratios_are_clipped_both_ways() -> None:
-    assert ratio([1000.0, math.log(2)]) == close(20.0)
-    assert ratio([-1000.0, math.log(2)]) == close(0.2)
-    assert ratio([50.0] * 4) == 10_000.0  # exactly: it is held against N / alpha, 100 / 0.01
-    assert ratio([]) == 1.0
+    assert multiply_ratios([1000.0, math.log(2)]) == close(20.0)
+    assert multiply_ratios([-1000.0, math.log(2)]) == close(0.2)
+    assert multiply_ratios([50.0] * 4) == 10_000.0  # exactly: it is held against N / alpha, 100 / 0.01
+    assert multiply_ratios([]) == 1.0
 
 
 def test_pairs_and_launches_agree_on_the_median_of_their_means() -> None:
-    assert center_of([0.3]) == 0.3
-    assert center_of([0.1, 0.3]) == close(0.2)
+    assert compute_center([0.3]) == 0.3
+    assert compute_center([0.1, 0.3]) == close(0.2)
     # 0, 0.5, 1, 4.5, 5, 9: of 0, 1 and 9 alone and by two
-    assert center_of([9.0, 0.0, 1.0]) == close((1 + 4.5) / 2)
-    assert abs(center_of([0.0] * 6 + [100.0])) < 1e-9
+    assert compute_center([9.0, 0.0, 1.0]) == close((1 + 4.5) / 2)
+    assert abs(compute_center([0.0] * 6 + [100.0])) < 1e-9
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 8, 14])
 def test_the_variance_of_what_they_agree_on(n: int) -> None:
     draws = random.Random(n)
-    found = [center_of([draws.gauss(0, 1) for _ in range(n)]) for _ in range(1500)]
+    found = [compute_center([draws.gauss(0, 1) for _ in range(n)]) for _ in range(1500)]
     assert statistics.fmean(one**2 for one in found) == pytest.approx(center_variance(n), rel=0.15)
 
 
@@ -108,4 +108,4 @@ def test_the_spread_of_a_race_by_hand() -> None:
 @given(losses, st.floats(0.003, 0.05), st.floats(0, 0.1))
 def test_a_slower_arm_is_no_less_evidence(found: list[float], spread: float, slower: float) -> None:
     more = [loss + slower for loss in found]
-    assert evidence_of_pairs(more, SLOWER, spread) >= evidence_of_pairs(found, SLOWER, spread) * (1 - 1e-12)
+    assert compute_pair_evidence(more, SLOWER, spread) >= compute_pair_evidence(found, SLOWER, spread) * (1 - 1e-12)

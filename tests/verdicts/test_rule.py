@@ -141,8 +141,8 @@ def test_without_any_spread_nothing_is_known() -> None:
     assert blind.suspects(one, -1.0)
     assert blind.find_smallest_slowdown(one) == math.inf
     assert not blind.is_improved(one, -1.0)
-    assert blind.against_record(one, [1.0] * 5).decision is OPEN
-    assert blind.against_record(one, [0.0] * 5).decision is OPEN
+    assert blind.compare_with_record(one, [1.0] * 5).decision is OPEN
+    assert blind.compare_with_record(one, [0.0] * 5).decision is OPEN
     assert blind.environment(one, [1.0] * 5).decision is CLEARED
     assert blind.environment(one, [1.0] * 5).upper == math.inf
     assert blind.race(None, [0.0, 0.0] * 3, [0.05, 0.05] * 3).decision is ACCUSED
@@ -171,15 +171,15 @@ def test_the_screen_passes_few_slow_programs(spread: float, launches: int) -> No
 
 def test_what_clears_a_suspect_and_what_does_not() -> None:
     # v = pi / 20; one launch at the centre: ln 1.05^2 / 2 / (0.005^2 * 1.157080) = 41, which is clipped.
-    one = SUITE.against_record(STEADY, [0.0])
+    one = SUITE.compare_with_record(STEADY, [0.0])
     assert (one.decision, one.evidence) == (OPEN, close(0.1))
-    assert SUITE.against_record(STEADY, [0.0, 0.0]).decision is CLEARED
-    assert SUITE.against_record(STEADY, [0.04, 0.0]).decision is OPEN
-    assert SUITE.against_record(STEADY, [0.04, 0.0, 0.0, 0.0]).decision is CLEARED
+    assert SUITE.compare_with_record(STEADY, [0.0, 0.0]).decision is CLEARED
+    assert SUITE.compare_with_record(STEADY, [0.04, 0.0]).decision is OPEN
+    assert SUITE.compare_with_record(STEADY, [0.04, 0.0, 0.0, 0.0]).decision is CLEARED
 
 
 def test_what_launches_show_against_the_record_by_hand() -> None:
-    found = SUITE.against_record(replace(STEADY, center=2.0), [2.03, 2.03, 2.05, 2.04])
+    found = SUITE.compare_with_record(replace(STEADY, center=2.0), [2.03, 2.03, 2.05, 2.04])
     # 0.03, 0.03, 0.05, 0.04, and by two 0.03, 0.04, 0.035, 0.04, 0.035, 0.045
     error = 0.005 * math.sqrt(math.pi / 3 / 4 + math.pi / 20)
     margin = upper_quantile(0.025, 11.4) * error
@@ -192,23 +192,23 @@ def test_what_launches_show_against_the_record_by_hand() -> None:
 
 def test_an_accusation_against_the_record_needs_as_much_as_the_suite_is_large() -> None:
     four = [0.05] * 4
-    assert SUITE.against_record(STEADY, four).evidence == 10_000.0
-    assert SUITE.against_record(STEADY, four).decision is ACCUSED
-    assert replace(SUITE, checks=101).against_record(STEADY, four).decision is OPEN
+    assert SUITE.compare_with_record(STEADY, four).evidence == 10_000.0
+    assert SUITE.compare_with_record(STEADY, four).decision is ACCUSED
+    assert replace(SUITE, checks=101).compare_with_record(STEADY, four).decision is OPEN
 
 
 def test_on_a_new_machine_the_record_accuses_what_the_machine_does_not_explain() -> None:
     rule = replace(SUITE, between_of_suite=0.01)
-    assert rule.against_record(NEW, [0.05] * 26).decision is OPEN
-    assert rule.against_record(NEW, [0.3] * 26).decision is ACCUSED
-    assert SUITE.against_record(replace(NEW, known=True), [0.05] * 26).decision is ACCUSED
+    assert rule.compare_with_record(NEW, [0.05] * 26).decision is OPEN
+    assert rule.compare_with_record(NEW, [0.3] * 26).decision is ACCUSED
+    assert SUITE.compare_with_record(replace(NEW, known=True), [0.05] * 26).decision is ACCUSED
 
 
 def test_without_a_launch_there_is_nothing_to_judge() -> None:
     with pytest.raises(
         ValueError, match=r"^ys holds 0 launches, expected at least 1: pass the screening launch first$"
     ):
-        SUITE.against_record(STEADY, [])
+        SUITE.compare_with_record(STEADY, [])
     with pytest.raises(ValueError, match=r"^a holds 0 launches, expected at least 1: race the baseline's commit first"):
         SUITE.environment(STEADY, [])
 
@@ -252,8 +252,8 @@ def test_a_figure_that_scatters_widely_is_decided_by_losses_that_it_can_show() -
 def test_the_record_clears_a_figure_that_scatters_widely_of_losses_that_it_can_show() -> None:
     history = scattered(10, 0.0, 0.15)
     rule = Rule.of(Policy(), [history], 100)
-    assert rule.against_record(history, [0.1, -0.1] * 3).decision is CLEARED
-    assert rule.against_record(history, [3.0] * 12).decision is ACCUSED
+    assert rule.compare_with_record(history, [0.1, -0.1] * 3).decision is CLEARED
+    assert rule.compare_with_record(history, [3.0] * 12).decision is ACCUSED
 
 
 def test_two_blocks_accuse_and_one_clears_a_steady_figure() -> None:
@@ -271,9 +271,9 @@ def test_fewer_than_three_launches_accuse_nobody_however_clear_they_are() -> Non
     assert found.evidence >= 100  # enough for one figure, if the launches had not one parent process or two
     assert found.decision is OPEN
     assert alone.race(STEADY, [0.0] * 4, [0.2] * 4).decision is ACCUSED
-    assert alone.against_record(STEADY, [0.2] * 2).evidence >= 100
-    assert alone.against_record(STEADY, [0.2] * 2).decision is OPEN
-    assert alone.against_record(STEADY, [0.2] * 3).decision is ACCUSED
+    assert alone.compare_with_record(STEADY, [0.2] * 2).evidence >= 100
+    assert alone.compare_with_record(STEADY, [0.2] * 2).decision is OPEN
+    assert alone.compare_with_record(STEADY, [0.2] * 3).decision is ACCUSED
 
 
 def test_a_slowdown_by_half_of_detect_stays_open() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_gpuperf.baselines.plain import FieldError, plain, read
+from pytest_gpuperf.baselines.plain import FieldError, make_plain, read
 from pytest_gpuperf.verdicts.outcome import Reason
 from pytest_gpuperf.verdicts.share import Share
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -17,7 +17,7 @@ assert RACED is not None
 
 def test_what_only_some_verdicts_have_may_be_missing() -> None:
     verdict = verdict_of(99.0)
-    data = plain(verdict)
+    data = make_plain(verdict)
     for name in ("reason", "detail", "against", "code", "environment", "differs", "elsewhere"):
         del data[name]
     assert read(Verdict, data, "verdict") == verdict
@@ -34,7 +34,7 @@ def test_what_only_some_verdicts_have_may_be_missing() -> None:
     ],
 )
 def test_json_and_back(verdict: Verdict) -> None:
-    assert read(Verdict, json.loads(json.dumps(plain(verdict))), "verdict") == verdict
+    assert read(Verdict, json.loads(json.dumps(make_plain(verdict))), "verdict") == verdict
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,11 @@ def test_json_and_back(verdict: Verdict) -> None:
         ({"change": "+"}, r"verdict\.change: got '\+', expected a finite number"),
         ({"why": "x"}, r"verdict: got 'why', expected no keys but test, metric_name"),
         (
-            {"code": plain(Share(0.1, (0.0, 0.2), 2)) | {"interval": [0.2, 0.1]}},
+            {"code": make_plain(Share(0.1, (0.0, 0.2), 2)) | {"interval": [0.2, 0.1]}},
             r"verdict\.code\.interval: got \[0\.2, 0\.1\], expected two finite numbers, the smaller first",
         ),
     ],
 )
 def test_json_that_is_no_verdict_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(FieldError, match=message):
-        read(Verdict, {**plain(verdict_of(80.0)), **change}, "verdict")
+        read(Verdict, {**make_plain(verdict_of(80.0)), **change}, "verdict")

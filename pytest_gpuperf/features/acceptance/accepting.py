@@ -15,8 +15,16 @@ from typing import NoReturn
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.features.acceptance.command import QUICK_SOAK, SOAK, Wanted
 from pytest_gpuperf.features.acceptance.hosts import accept_hosts
-from pytest_gpuperf.features.acceptance.lines import document, lines
-from pytest_gpuperf.features.acceptance.phases import STARTED, Ended, Phase, command_of, find_results, phases, run
+from pytest_gpuperf.features.acceptance.lines import format_lines, make_document
+from pytest_gpuperf.features.acceptance.phases import (
+    STARTED,
+    Ended,
+    Phase,
+    choose_phases,
+    find_results,
+    make_command,
+    run,
+)
 from pytest_gpuperf.features.acceptance.verdict import Acceptance, Fitness, Seen, judge_acceptance
 from pytest_gpuperf.features.day_zero.references.shelf import Shelf
 from pytest_gpuperf.features.doctor.diagnosis import diagnose
@@ -26,7 +34,7 @@ from pytest_gpuperf.features.page.page_file import write_page
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine, find_devices
 from pytest_gpuperf.report.results_file import Results, write
-from pytest_gpuperf.suites_command import PACKAGE, suites_root
+from pytest_gpuperf.suites_command import PACKAGE, find_suites_root
 
 _UNFIT, _USAGE = 1, 2
 
@@ -37,11 +45,11 @@ def accept(wanted: Wanted) -> int:
     Args:
         wanted: what the user asked for.
     """
-    root = suites_root()
+    root = find_suites_root()
     if root is None:
         return _refuse(f"{PACKAGE} has no suites: install the wheel of pytest-gpuperf, or run it in a checkout")
     for file in filter(None, (wanted.report, wanted.json)):
-        if problem := _unwritable(file):
+        if problem := _say_unwritable(file):
             return _refuse(problem)
     if wanted.cluster is not None:
         if wanted.quick or wanted.soak is not None or wanted.report is not None:
@@ -57,10 +65,10 @@ def accept(wanted: Wanted) -> int:
             "no GPU is visible, so there is no speed to judge: check nvidia-smi and CUDA_VISIBLE_DEVICES; "
             "`accept --gpus 0` checks only numbers, on CPUs"
         )
-    _say(f"{machine.describe()}; {_references(machine, shelf)}")
+    _say(f"{machine.describe()}; {_describe_references(machine, shelf)}")
     with tempfile.TemporaryDirectory(prefix="gpuperf-accept-") as folder:
         acceptance, results = _accept(wanted, machine, root, Path(folder))
-    print("", *lines(acceptance), sep="\n", flush=True)
+    print("", *format_lines(acceptance), sep="\n", flush=True)
     for line in _say_written(wanted, results, acceptance):
         _say(line)
     return _UNFIT if acceptance.fitness is Fitness.UNFIT or acceptance.partial else 0
@@ -70,7 +78,7 @@ def _accept(wanted: Wanted, machine: Machine, root: Path, folder: Path) -> tuple
     """Run the phases, and judge what they found; a phase that is interrupted ends them."""
     soak = wanted.soak if wanted.soak is not None else QUICK_SOAK if wanted.quick or not machine.gpus else SOAK
     cores = len(os.sched_getaffinity(0))
-    selected = phases(len(machine.gpus), quick=wanted.quick, soak=soak, cores=cores)
+    selected = choose_phases(len(machine.gpus), quick=wanted.quick, soak=soak, cores=cores)
     signal.signal(signal.SIGTERM, _interrupt)
     every: list[Results] = []
     failed, partial, number = "", "", 0
@@ -82,21 +90,21 @@ def _accept(wanted: Wanted, machine: Machine, root: Path, folder: Path) -> tuple
             every += [] if ended.results is None else [ended.results]
             failed = failed or _say_failure(phase, ended)
     except KeyboardInterrupt:
-        interrupted = find_results(_results(folder, number))
+        interrupted = find_results(_make_results_path(folder, number))
         every += [] if interrupted is None else [interrupted]
         partial = f"interrupted in {selected[number].name}"
     results = _join(every, machine)
     seen = Seen(results.verdicts, results.ran, findings, results.shown.get("matrices", ()), len(machine.gpus), failed)
     acceptance = judge_acceptance(seen, partial)
-    return acceptance, replace(results, summary=document(acceptance))
+    return acceptance, replace(results, summary=make_document(acceptance))
 
 
 def _run(phase: Phase, root: Path, folder: Path, number: int) -> Ended:
-    results, log = _results(folder, number), folder / f"{number}.log"
+    results, log = _make_results_path(folder, number), folder / f"{number}.log"
     print(f"gpuperf: {phase.name} ...", end="", flush=True)
     began = time.monotonic()
     try:
-        ended = run(command_of(phase, root, Path.cwd(), results), results, log)
+        ended = run(make_command(phase, root, Path.cwd(), results), results, log)
     except KeyboardInterrupt:
         print(" interrupted", flush=True)
         raise
@@ -144,7 +152,7 @@ def _say_written(wanted: Wanted, results: Results, acceptance: Acceptance) -> li
     return told
 
 
-def _references(machine: Machine, shelf: Shelf | None) -> str:
+def _describe_references(machine: Machine, shelf: Shelf | None) -> str:
     if not machine.gpus:
         return "no GPU is visible, so only numbers are checked"
     kinds = sorted({gpu.name for gpu in machine.gpus})
@@ -157,11 +165,11 @@ def _references(machine: Machine, shelf: Shelf | None) -> str:
     return f"references are {launches} launches on {machines} machines with {kinds[0]}"
 
 
-def _results(folder: Path, number: int) -> Path:
+def _make_results_path(folder: Path, number: int) -> Path:
     return folder / f"{number}.json"
 
 
-def _unwritable(path: Path) -> str:
+def _say_unwritable(path: Path) -> str:
     """Say why a file cannot be written; empty if it can."""
     folder = path.parent
     while not folder.exists() and folder != folder.parent:

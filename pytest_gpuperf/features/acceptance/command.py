@@ -31,11 +31,13 @@ def add(commands: Commands) -> None:
     """Adds the command."""
     parser = commands.add_parser("accept", help="say whether this machine is fit; exit code 1 if it is not")
     parser.set_defaults(run=_accept)
-    parser.add_argument("--gpus", type=_gpus, default=None, metavar="N", help="how many GPUs, or auto for all (auto)")
+    parser.add_argument(
+        "--gpus", type=_parse_gpus, default=None, metavar="N", help="how many GPUs, or auto for all (auto)"
+    )
     parser.add_argument("--quick", action="store_true", help="a first look, in a minute and a half")
     parser.add_argument(
         "--soak",
-        type=_seconds,
+        type=_parse_seconds,
         metavar="SECONDS",
         help=f"how long results are looked at for silent corruption ({SOAK:g}; {QUICK_SOAK:g} with --quick)",
     )
@@ -55,7 +57,7 @@ def _accept(options: argparse.Namespace) -> int:
     )
 
 
-def _gpus(text: str) -> int | None:
+def _parse_gpus(text: str) -> int | None:
     if text == "auto":
         return None
     if not text.isdecimal():
@@ -63,7 +65,7 @@ def _gpus(text: str) -> int | None:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError:

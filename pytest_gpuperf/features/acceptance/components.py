@@ -110,15 +110,15 @@ MACHINE = (
 """What slows one of them may slow all that come after it: the first slow one is named first."""
 
 
-def subject_of(test: str) -> str:
+def find_subject(test: str) -> str:
     """Return the folder of a test's suite; the test itself if it is in none."""
     found = _SUBJECT.search(test)
     return test if found is None else found.group(1)
 
 
-def component_of(test: str, metric: str = "") -> str:
+def find_component(test: str, metric: str = "") -> str:
     """Return the component that a figure speaks for, or a test without one; a step's subject if it is none's."""
-    subject = subject_of(test)
+    subject = find_subject(test)
     told = f"{subject}::{test.rpartition('::')[2]} {metric}"
     for component in MACHINE:
         if any(re.match(pattern, told) for pattern in component.figures):

@@ -12,10 +12,10 @@ from typing import Self
 
 from pytest_gpuperf.features.acceptance.command import Wanted
 from pytest_gpuperf.features.acceptance.phases import run
-from pytest_gpuperf.hardware.hostlist import slurm_names
+from pytest_gpuperf.hardware.hostlist import parse_slurm_names
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.results_file import write
-from pytest_gpuperf.suites_command import suites_command
+from pytest_gpuperf.suites_command import make_suites_command
 
 UNAVAILABLE = 69
 """Exit status if the hosts could not be measured: sysexits.h's EX_UNAVAILABLE, as ``everywhere`` has it."""
@@ -53,23 +53,23 @@ def accept_hosts(wanted: Wanted, root: Path, environ: Mapping[str, str]) -> int:
         file, log = Path(folder) / "hosts.json", Path(folder) / "hosts.log"
         _say("hosts: each alone, in pairs, all together ...")
         began = time.monotonic()
-        ended = run(_command(wanted, root, file), file, log)
+        ended = run(_make_command(wanted, root, file), file, log)
     ran = [] if ended.results is None else [one for one in ended.results.ran if one.outcome != "skipped"]
     if not ran or ended.results is None:
         skipped = [] if ended.results is None else [one.reason for one in ended.results.ran]
         _say(f"error: the hosts were not measured: {next(iter(skipped), ended.output)}")
         return UNAVAILABLE
     _say(f"hosts: measured in {time.monotonic() - began:.0f} s")
-    slow = [SlowPart.parse(line) for line in _slow_lines(ran)]
+    slow = [SlowPart.parse(line) for line in _list_slow_lines(ran)]
     failed = [one.reason for one in ran if one.outcome == "failed"] if not slow else []
-    print("", *verdict_lines(slow, failed), *drain_lines(slow, environ), sep="\n", flush=True)
+    print("", *format_verdict(slow, failed), *drain_lines(slow, environ), sep="\n", flush=True)
     if wanted.json is not None:
         write(wanted.json, ended.results)
         _say(f"results written to {wanted.json}")
     return 1 if slow or failed else 0
 
 
-def verdict_lines(slow: Sequence[SlowPart], failed: Sequence[str]) -> list[str]:
+def format_verdict(slow: Sequence[SlowPart], failed: Sequence[str]) -> list[str]:
     """Return the verdict: the hosts that are unfit, and why.
 
     Args:
@@ -89,7 +89,7 @@ def drain_lines(slow: Sequence[SlowPart], environ: Mapping[str, str]) -> list[st
         slow: the slow parts, the slowest first.
         environ: the environment, which has the job's nodes in ``SLURM_JOB_NODELIST``.
     """
-    nodes = slurm_names(environ.get("SLURM_JOB_NODELIST", ""))
+    nodes = parse_slurm_names(environ.get("SLURM_JOB_NODELIST", ""))
     reasons: dict[str, str] = {}
     for part in slow:
         node = next((one for one in nodes if one in (part.host, part.host.partition(".")[0])), None)
@@ -101,17 +101,17 @@ def drain_lines(slow: Sequence[SlowPart], environ: Mapping[str, str]) -> list[st
     ]
 
 
-def _command(wanted: Wanted, root: Path, results: Path) -> list[str]:
+def _make_command(wanted: Wanted, root: Path, results: Path) -> list[str]:
     gpus = "auto" if wanted.gpus is None else str(wanted.gpus)
     arguments = [f"--cluster={wanted.cluster}", f"--gpus={gpus}", "--no-strict-baselines", "--environment=warn", "-k"]
     arguments += [_TESTS, *(["--accept-cpus"] if wanted.gpus == 0 else []), f"--gpuperf-json={results}"]
     arguments += ["-q", "--no-header", "--no-summary", "--tb=short", "-p", "no:cacheprovider", "-p", "no:benchmark"]
-    command = suites_command(arguments, root, Path.cwd())
+    command = make_suites_command(arguments, root, Path.cwd())
     file = str(root / "suites" / "multi_node" / "test_hosts.py")
     return [file if one == str(root / "suites") else one for one in command]
 
 
-def _slow_lines(ran: Sequence[Ran]) -> list[str]:
+def _list_slow_lines(ran: Sequence[Ran]) -> list[str]:
     return [line for one in ran for line in str(one.properties.get(SLOW, "")).splitlines()]
 
 

@@ -17,7 +17,7 @@ _NAME = 28
 _STATE = 12
 
 
-def title(acceptance: Acceptance) -> str:
+def format_title(acceptance: Acceptance) -> str:
     """Return the verdict in one line: what the machine came to, and the components that say so."""
     names = [row.component for row in acceptance.bad]
     few = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
@@ -25,18 +25,18 @@ def title(acceptance: Acceptance) -> str:
     return f"{said} (partial: {acceptance.partial})" if acceptance.partial else said
 
 
-def lines(acceptance: Acceptance) -> list[str]:
+def format_lines(acceptance: Acceptance) -> list[str]:
     """Return the verdict in at most MOST lines: the title, the components, remarks."""
     machine = [component.name for component in MACHINE]
     steps = [row for row in acceptance.rows if row.component not in (*machine, NUMBERS)]
     shown = [row for row in acceptance.rows if row.component in (*machine, NUMBERS) or row in acceptance.bad]
-    told = [title(acceptance), ""]
+    told = [format_title(acceptance), ""]
     well = [row for row in steps if row.state is State.OK]
     rest = [row for row in steps if row.state is State.NOT_JUDGED]
     for row in shown:
         if row.component == NUMBERS:
-            told += _steps(well, rest)
-        told += _row(row)
+            told += _format_steps(well, rest)
+        told += _format_row(row)
     remarks = acceptance.remarks
     if remarks:
         told += ["", "remarks:", *(f"  {_cut(remark, _WIDTH - 2)}" for remark in remarks[:_REMARKS])]
@@ -45,17 +45,17 @@ def lines(acceptance: Acceptance) -> list[str]:
     return told if len(told) <= MOST else [*told[: MOST - 1], "(the page has the rest)"]
 
 
-def _steps(well: Sequence[Row], rest: Sequence[Row]) -> list[str]:
+def _format_steps(well: Sequence[Row], rest: Sequence[Row]) -> list[str]:
     """Steps that are as they should be take one line, and those that nothing judged another."""
     told = []
     for rows, state in ((well, State.OK), (rest, State.NOT_JUDGED)):
         if rows:
             words = ", ".join(row.component for row in rows)
-            told += _row(Row("steps", state, f"{len(rows)}: {words}"))
+            told += _format_row(Row("steps", state, f"{len(rows)}: {words}"))
     return told
 
 
-def _row(row: Row) -> list[str]:
+def _format_row(row: Row) -> list[str]:
     head = f"{row.component:{_NAME}}{row.state.value:{_STATE}}"
     room = _WIDTH - len(head)
     bad = row.state in (State.BROKEN, State.SLOW)
@@ -75,10 +75,10 @@ def _cut(text: str, room: int) -> str:
     return line if len(line) <= room else f"{line[: room - 3]}..."
 
 
-def document(acceptance: Acceptance) -> Mapping[str, Any]:
+def make_document(acceptance: Acceptance) -> Mapping[str, Any]:
     """Return the verdict as JSON types, as results and pages keep it."""
     return {
-        "title": title(acceptance),
+        "title": format_title(acceptance),
         "verdict": acceptance.fitness.value,
         "partial": acceptance.partial,
         "columns": ["component", "state", "what speaks for it"],

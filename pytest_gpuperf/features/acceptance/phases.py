@@ -13,7 +13,7 @@ from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.features.recovery.recovering import recover
 from pytest_gpuperf.report.results_file import Results, load
 from pytest_gpuperf.report.run_journal import RunJournalError
-from pytest_gpuperf.suites_command import suites_command
+from pytest_gpuperf.suites_command import make_suites_command
 
 FIRST_LOOK = ("health", "memory_hierarchy", "host", "network", "nvlink", "collectives", "llm_step")
 """Suites whose speed a quick acceptance measures: the machine's parts, and a whole step."""
@@ -63,7 +63,7 @@ class Ended:
     """The last lines that it printed."""
 
 
-def phases(gpus: int, *, quick: bool, soak: float, cores: int) -> list[Phase]:
+def choose_phases(gpus: int, *, quick: bool, soak: float, cores: int) -> list[Phase]:
     """Return the phases of an acceptance in order.
 
     Args:
@@ -79,14 +79,14 @@ def phases(gpus: int, *, quick: bool, soak: float, cores: int) -> list[Phase]:
     if not gpus:
         return [Phase("numbers on CPUs", numbers, ON_CPUS)]
     left_out = [*LEFT_OUT, *(LEFT_OUT_AT_FIRST if quick else ())]
-    speed = [*common, "-m", "perf and not long", *(f"--deselect={_node_id(name)}" for name in left_out)]
+    speed = [*common, "-m", "perf and not long", *(f"--deselect={_make_node_id(name)}" for name in left_out)]
     return [
         Phase("numbers", numbers, FIRST_NUMBERS if quick else ()),
         Phase("speed", speed, FIRST_LOOK if quick else ()),
     ]
 
 
-def command_of(phase: Phase, root: Path, folder: Path, results: Path) -> list[str]:
+def make_command(phase: Phase, root: Path, folder: Path, results: Path) -> list[str]:
     """Return the command of a phase.
 
     Args:
@@ -96,7 +96,7 @@ def command_of(phase: Phase, root: Path, folder: Path, results: Path) -> list[st
         results: the file for what the phase finds.
     """
     quiet = ["-q", "--no-header", "--no-summary", "--tb=no", "-p", "no:cacheprovider", "-p", "no:benchmark"]
-    command = suites_command([*phase.arguments, *quiet, f"--gpuperf-json={results}"], root, folder)
+    command = make_suites_command([*phase.arguments, *quiet, f"--gpuperf-json={results}"], root, folder)
     if not phase.suites:
         return command
     there = [str(path) for name in phase.suites if (path := root / "suites" / name).is_dir()]
@@ -127,7 +127,7 @@ def run(command: Sequence[str], results: Path, log: Path) -> Ended:
             process.send_signal(signal.SIGINT)
             _wait(process)
             raise
-    return Ended(find_results(results), status, tail_of(log))
+    return Ended(find_results(results), status, read_tail(log))
 
 
 def find_results(results: Path) -> Results | None:
@@ -150,7 +150,7 @@ def find_results(results: Path) -> Results | None:
         os.close(devnull)
 
 
-def tail_of(log: Path, lines: int = 12) -> str:
+def read_tail(log: Path, lines: int = 12) -> str:
     """Return the last lines of a log."""
     try:
         return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
@@ -158,7 +158,7 @@ def tail_of(log: Path, lines: int = 12) -> str:
         return ""
 
 
-def _node_id(name: str) -> str:
+def _make_node_id(name: str) -> str:
     """Return what the node ids of a test begin with, given its subject and its function."""
     subject, _, function = name.partition("::")
     return f"suites/{subject}/test_performance.py::{function}"

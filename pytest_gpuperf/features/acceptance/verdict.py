@@ -13,18 +13,18 @@ from pytest_gpuperf.features.acceptance.components import (
     MACHINE,
     NETWORK,
     NUMBERS,
-    component_of,
     explain,
+    find_component,
+    find_subject,
     is_number,
     is_soak,
-    subject_of,
 )
 from pytest_gpuperf.features.acceptance.power import say_soaked
 from pytest_gpuperf.features.doctor.finding import Finding, Severity
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.tripped import say_tripped
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
-from pytest_gpuperf.report.verdict_line import what_happened
+from pytest_gpuperf.report.verdict_line import describe_outcome
 from pytest_gpuperf.verdicts.opinion import Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy
@@ -123,33 +123,33 @@ def judge_acceptance(seen: Seen, partial: str = "") -> Acceptance:
         seen: what speaks for the machine.
         partial: why not all was done.
     """
-    machine = [_row(component.name, seen) for component in MACHINE]
+    machine = [_judge_component(component.name, seen) for component in MACHINE]
     steps = sorted(
-        {component_of(one.test, "") for one in seen.ran if not is_number(one)}
-        | {component_of(one.test, one.metric_name) for one in seen.verdicts}
+        {find_component(one.test, "") for one in seen.ran if not is_number(one)}
+        | {find_component(one.test, one.metric_name) for one in seen.verdicts}
     )
     names = [component.name for component in MACHINE]
-    rows = [*machine, *(_row(name, seen) for name in steps if name not in names), _numbers(seen)]
+    rows = [*machine, *(_judge_component(name, seen) for name in steps if name not in names), _judge_numbers(seen)]
     corrupted = any(is_soak(one) and one.outcome == "failed" for one in seen.ran)
-    return Acceptance(rows, list(_remarks(seen, rows)), partial, corrupted)
+    return Acceptance(rows, list(_yield_remarks(seen, rows)), partial, corrupted)
 
 
-def _row(name: str, seen: Seen) -> Row:
-    verdicts = [one for one in seen.verdicts if component_of(one.test, one.metric_name) == name]
+def _judge_component(name: str, seen: Seen) -> Row:
+    verdicts = [one for one in seen.verdicts if find_component(one.test, one.metric_name) == name]
     tests = {one.test for one in verdicts}
-    ran = [one for one in seen.ran if not is_number(one) and (one.test in tests or component_of(one.test) == name)]
+    ran = [one for one in seen.ran if not is_number(one) and (one.test in tests or find_component(one.test) == name)]
     told = [one for one in seen.findings if one.check in explain(name).checks]
-    bad = sorted((one for one in told if one.severity in (Severity.CRITICAL, Severity.WARNING)), key=_rank)
-    because = _cause(bad[0]) if bad else ""
+    bad = sorted((one for one in told if one.severity in (Severity.CRITICAL, Severity.WARNING)), key=_rank_finding)
+    because = _describe_cause(bad[0]) if bad else ""
     failing = {one.test for one in seen.verdicts if one.fails}
     broken = [
-        one for one in ran if one.outcome == "failed" and one.test not in failing and component_of(one.test) == name
+        one for one in ran if one.outcome == "failed" and one.test not in failing and find_component(one.test) == name
     ]
-    below = sorted((one for one in verdicts if _is_below(one)), key=_loss, reverse=True)
-    slow = _slow(below, verdicts, seen) if _is_slow(below) else ""
+    below = sorted((one for one in verdicts if _is_below(one)), key=_compute_loss, reverse=True)
+    slow = _describe_slow(below, verdicts, seen) if _is_slow(below) else ""
     decisive = [one for one in bad if one.check in explain(name).decisive]
     if decisive:
-        because = _cause(decisive[0])
+        because = _describe_cause(decisive[0])
     if broken:
         return Row(
             name, State.BROKEN, "; ".join(filter(None, (_say_what_broke(broken), slow))), because, bool(decisive)
@@ -162,16 +162,16 @@ def _row(name: str, seen: Seen) -> Row:
         return Row(name, State.SLOW, decisive[0].what, decisive[0].action, decided=True)
     judged = [one for one in verdicts if _is_judged(one)]
     if not judged:
-        return Row(name, State.NOT_JUDGED, _why_not(verdicts, ran, seen))
-    return Row(name, State.OK, _well(judged, verdicts))
+        return Row(name, State.NOT_JUDGED, _say_why_not(verdicts, ran, seen))
+    return Row(name, State.OK, _describe_ok(judged, verdicts))
 
 
-def _cause(finding: Finding) -> str:
+def _describe_cause(finding: Finding) -> str:
     """Return what a finding is, and what to do about it."""
     return f"{finding.what}; {finding.action}" if finding.action else finding.what
 
 
-def _numbers(seen: Seen) -> Row:
+def _judge_numbers(seen: Seen) -> Row:
     tests = [one for one in seen.ran if is_number(one)]
     ends = Counter(one.outcome for one in tests)
     failed = sorted((one for one in tests if one.outcome == "failed"), key=lambda one: not is_soak(one))
@@ -188,7 +188,7 @@ def _numbers(seen: Seen) -> Row:
     return Row(NUMBERS, State.OK, f"{passed}{full}{f'; {soak}' if soak else ''}")
 
 
-def _remarks(seen: Seen, rows: Iterable[Row]) -> Iterable[str]:
+def _yield_remarks(seen: Seen, rows: Iterable[Row]) -> Iterable[str]:
     """Yield what makes no component unfit and is worth a look."""
     if not seen.gpus:
         yield "no GPU is in use: only the numbers of some suites were checked, on CPUs"
@@ -198,32 +198,32 @@ def _remarks(seen: Seen, rows: Iterable[Row]) -> Iterable[str]:
             yield f"{row.component}: not judged: {row.what}"
     bad = {row.component for row in rows if row.state in (State.BROKEN, State.SLOW)}
     for verdict in seen.verdicts:
-        name = component_of(verdict.test, verdict.metric_name)
+        name = find_component(verdict.test, verdict.metric_name)
         if name not in bad and (_is_below(verdict) or verdict.outcome is Outcome.UNDECIDED):
-            yield f"{name}: {_in_words(verdict)}, alone among its metrics"
+            yield f"{name}: {_describe_verdict(verdict)}, alone among its metrics"
     for row in rows:
-        if row.state is State.OK and (worthless := _worthless(row.component, seen)):
+        if row.state is State.OK and (worthless := _list_worthless(row.component, seen)):
             more = f"; {len(worthless) - 1} more" if len(worthless) > 1 else ""
-            why = what_happened(worthless[0])
-            yield f"{row.component}: {_in_words(worthless[0])}: {why}{more}"
-    for finding in sorted(seen.findings, key=_rank):
+            why = describe_outcome(worthless[0])
+            yield f"{row.component}: {_describe_verdict(worthless[0])}: {why}{more}"
+    for finding in sorted(seen.findings, key=_rank_finding):
         if finding.severity in (Severity.CRITICAL, Severity.WARNING) and not any(finding.what in one for one in told):
             yield f"{finding.check}: {finding.what}"
 
 
-def _worthless(name: str, seen: Seen) -> list[Verdict]:
+def _list_worthless(name: str, seen: Seen) -> list[Verdict]:
     """Return a component's figures that fail their tests and are not below: nothing else in the verdict names them."""
     return [
         one
         for one in seen.verdicts
-        if one.fails and not _is_below(one) and component_of(one.test, one.metric_name) == name
+        if one.fails and not _is_below(one) and find_component(one.test, one.metric_name) == name
     ]
 
 
 _EVERY = [component.name for component in MACHINE]
 
 
-def _rank(finding: Finding) -> int:
+def _rank_finding(finding: Finding) -> int:
     return finding.severity.rank
 
 
@@ -244,19 +244,19 @@ def _is_slow(below: Sequence[Verdict]) -> bool:
     """Whether figures that are below make their component slow: two tests do, and one by far."""
     if not below:
         return False
-    sure = any(one.outcome in _LOST or _loss(one) > SURELY * _least(one) for one in below)
+    sure = any(one.outcome in _LOST or _compute_loss(one) > SURELY * _compute_least_loss(one) for one in below)
     return sure or len({one.test for one in below}) > 1
 
 
-def _loss(verdict: Verdict) -> float:
+def _compute_loss(verdict: Verdict) -> float:
     """The logarithm of the slowdown against what is usual; against the plausible end if only the model tells."""
-    usual, metric = _usual(verdict), verdict.metric
+    usual, metric = _find_usual(verdict), verdict.metric
     if usual is None:
         return 0.0
     return math.log(metric.value / usual) * (1 if metric.better == "lower" else -1)
 
 
-def _usual(verdict: Verdict) -> float | None:
+def _find_usual(verdict: Verdict) -> float | None:
     said = verdict.opinion
     if verdict.outcome is Outcome.MISSED:
         return verdict.metric.at_least
@@ -267,7 +267,7 @@ def _usual(verdict: Verdict) -> float | None:
     return said.usual or (said.low if verdict.metric.better == "higher" else said.high)
 
 
-def _least(verdict: Verdict) -> float:
+def _compute_least_loss(verdict: Verdict) -> float:
     """The loss that counts, as a logarithm: from what is usual to the plausible end."""
     said, slower = verdict.opinion, Policy().slower
     end = None if said is None else said.low if verdict.metric.better == "higher" else said.high
@@ -276,21 +276,21 @@ def _least(verdict: Verdict) -> float:
     return max(slower, abs(math.log(end / said.usual)))
 
 
-def _in_words(verdict: Verdict) -> str:
-    metric, usual = verdict.metric, _usual(verdict)
+def _describe_verdict(verdict: Verdict) -> str:
+    metric, usual = verdict.metric, _find_usual(verdict)
     value = format_value(metric.value, metric.unit)
     against = {Outcome.MISSED: "asked for at least"}.get(verdict.outcome, "usually")
     if verdict.opinion is not None and verdict.opinion.usual is None and verdict.baseline is None:
         against = "expected at least" if metric.better == "higher" else "expected at most"
     change = "" if usual is None else f", {against} {format_value(usual, metric.unit)}"
-    return f"{_short(verdict.test)} {verdict.metric_name} {value}{change}{_who(verdict)}"
+    return f"{_shorten_test(verdict.test)} {verdict.metric_name} {value}{change}{_name_gpu(verdict)}"
 
 
-def _short(test: str) -> str:
+def _shorten_test(test: str) -> str:
     return test.rpartition("::")[2].removeprefix("test_")
 
 
-def _who(verdict: Verdict) -> str:
+def _name_gpu(verdict: Verdict) -> str:
     """Name the GPU whose own figure is far from the others'; empty if none is."""
     metric = verdict.metric
     if metric.scope not in ("gpu", "pair") or len(metric.by_rank) < 2:
@@ -306,19 +306,21 @@ def _who(verdict: Verdict) -> str:
 def _say_what_broke(failed: Sequence[Ran]) -> str:
     first = failed[0]
     more = f"; {len(failed) - 1} more" if len(failed) > 1 else ""
-    return f"{subject_of(first.test)}::{first.test.rpartition('::')[2]}: {first.reason}{more}"
+    return f"{find_subject(first.test)}::{first.test.rpartition('::')[2]}: {first.reason}{more}"
 
 
-def _slow(below: Sequence[Verdict], verdicts: Sequence[Verdict], seen: Seen) -> str:
+def _describe_slow(below: Sequence[Verdict], verdicts: Sequence[Verdict], seen: Seen) -> str:
     worst = below[0]
     more = f"; {len(below)} of {format_count(len(verdicts), 'metric')}" if len(below) > 1 else ""
-    lost = format_percent(1 - math.exp(-_loss(worst)) if worst.metric.better == "higher" else math.expm1(_loss(worst)))
+    lost = format_percent(
+        1 - math.exp(-_compute_loss(worst)) if worst.metric.better == "higher" else math.expm1(_compute_loss(worst))
+    )
     unfit = sorted({say_tripped(one.metric.invalid) for one in below if one.metric.invalid})
     why = f"; {unfit[0]}" if unfit else ""
-    return f"{_in_words(worst)}: {lost} worse{_pair(worst, seen)}{more}{why}; {_sources(below)}"
+    return f"{_describe_verdict(worst)}: {lost} worse{_name_pair(worst, seen)}{more}{why}; {_describe_sources(below)}"
 
 
-def _pair(verdict: Verdict, seen: Seen) -> str:
+def _name_pair(verdict: Verdict, seen: Seen) -> str:
     """Name the slowest pair, if the component's test measured pairs and one is far from the others."""
     for matrix in seen.matrices if verdict.metric.scope == "pair" else ():
         rows = matrix.get("rows")
@@ -338,25 +340,25 @@ def _pair(verdict: Verdict, seen: Seen) -> str:
     return ""
 
 
-def _well(judged: Sequence[Verdict], verdicts: Sequence[Verdict]) -> str:
+def _describe_ok(judged: Sequence[Verdict], verdicts: Sequence[Verdict]) -> str:
     first = max(judged, key=lambda one: one.metric.share_of_limit or 0.0)
-    value = f"{_short(first.test)} {first.metric_name} {format_value(first.metric.value, first.metric.unit)}"
+    value = f"{_shorten_test(first.test)} {first.metric_name} {format_value(first.metric.value, first.metric.unit)}"
     seen = [one.opinion.seen for one in judged if one.opinion is not None and one.opinion.seen is not None]
     seen += [one.bound for one in judged if one.bound is not None]
     found = f"; a loss of {format_percent(statistics.median(seen))} is seen" if seen else ""
     shown = len(verdicts) - len(judged)
     more = f"; {shown} shown" if shown else ""
-    return f"{value}; {format_count(len(judged), 'metric')}: {_sources(judged)}{found}{more}"
+    return f"{value}; {format_count(len(judged), 'metric')}: {_describe_sources(judged)}{found}{more}"
 
 
-def _sources(verdicts: Sequence[Verdict]) -> str:
+def _describe_sources(verdicts: Sequence[Verdict]) -> str:
     """Say who the figures were held against, most of them first."""
-    counts = Counter(map(_source, verdicts))
+    counts = Counter(map(_name_source, verdicts))
     (most, _), *others = counts.most_common()
     return most if not others else f"{most}, and {len(others)} more source{'s' if len(others) > 1 else ''}"
 
 
-def _source(verdict: Verdict) -> str:
+def _name_source(verdict: Verdict) -> str:
     if verdict.baseline is not None:
         return f"your baseline of {max(one.launch for one in verdict.baseline.launches)[:_DATE]}"
     if verdict.outcome is Outcome.MISSED or verdict.opinion is None or verdict.opinion.saying is Saying.NONE:
@@ -364,7 +366,7 @@ def _source(verdict: Verdict) -> str:
     return verdict.opinion.source or "model: data sheets"
 
 
-def _why_not(verdicts: Sequence[Verdict], ran: Sequence[Ran], seen: Seen) -> str:
+def _say_why_not(verdicts: Sequence[Verdict], ran: Sequence[Ran], seen: Seen) -> str:
     if not seen.gpus:
         return "no GPU in use"
     unfit = [one for one in verdicts if one.metric.invalid]
@@ -372,9 +374,9 @@ def _why_not(verdicts: Sequence[Verdict], ran: Sequence[Ran], seen: Seen) -> str
         return say_tripped(unfit[0].metric.invalid)
     if verdicts:
         first = verdicts[0]
-        value = f"{_short(first.test)} {first.metric_name} {format_value(first.metric.value, first.metric.unit)}"
+        value = f"{_shorten_test(first.test)} {first.metric_name} {format_value(first.metric.value, first.metric.unit)}"
         what = "no baseline, reference or model" if first.metric.scope != "host" else "it depends on the host"
         return f"{what}: {format_count(len(verdicts), 'metric')} shown, {value}"
-    own = [one for one in ran if component_of(one.test).startswith(subject_of(one.test))]
+    own = [one for one in ran if find_component(one.test).startswith(find_subject(one.test))]
     skips = Counter(one.reason for one in own or ran if one.outcome == "skipped")
     return skips.most_common(1)[0][0] if skips else "no test of it ran"

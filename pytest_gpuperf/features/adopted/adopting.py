@@ -12,13 +12,13 @@ from typing import NoReturn
 import pytest
 
 from pytest_gpuperf.features.adopted.calls import ADOPTED, AdoptedClass, Call, Code, Home
-from pytest_gpuperf.features.adopted.settings import Adoption, adoption_of
+from pytest_gpuperf.features.adopted.settings import Adoption, find_adoption
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.ranks.spec import Opening
 from pytest_gpuperf.run.current_ranks import CurrentRanks
-from pytest_gpuperf.run.pytest_internals import arguments
+from pytest_gpuperf.run.pytest_internals import list_arguments
 from pytest_gpuperf.run.rank_supply import RankSupply
-from pytest_gpuperf.run.selection import device_reason, of_machine
+from pytest_gpuperf.run.selection import find_device_reason, make_capacity
 
 _READ_ONCE = ("NCCL_", "GLOO_", "CUDA_", "OMP_", "MKL_")
 """How variables begin that libraries read once in a process's life: a warm rank would take no notice of them."""
@@ -51,7 +51,7 @@ class Adopting:
         self._machine = machine
         self._isolation = isolation
         self._requires_gpus = requires_gpus
-        self._environ = _environ()
+        self._environ = _read_environ()
         """This process's when the run began: ranks inherit it, and each test sends what is different by then."""
         self._found: dict[type, str | None] = {}
         """Classes that were looked at, with why each cannot be adopted although it should."""
@@ -67,10 +67,10 @@ class Adopting:
         """
         if cls in self._found:
             return
-        adoption = adoption_of(cls)
+        adoption = find_adoption(cls)
         if adoption is None and self._isolation is None:
             return
-        from pytest_gpuperf.features.adopted.families import family_of, list_mixed, plain_family_of
+        from pytest_gpuperf.features.adopted.families import find_family, find_plain_family, list_mixed
 
         if harnesses := list_mixed(cls):
             self._found[cls] = (
@@ -78,9 +78,9 @@ class Adopting:
                 "derive from one of them"
             )
             return
-        family = family_of(cls)
+        family = find_family(cls)
         if family is None and adoption is not None and adoption.world_sizes:
-            family = plain_family_of(cls)
+            family = find_plain_family(cls)
         elif adoption is not None and adoption.world_sizes:
             self._found[cls] = (
                 f"{cls.__qualname__}: on_ranks was given world sizes {adoption.world_sizes}, and a class of "
@@ -89,7 +89,7 @@ class Adopting:
             return
         if family is None:
             if adoption is not None:
-                self._found[cls] = _of_no_family(cls)
+                self._found[cls] = _describe_no_family(cls)
             return
         if adoption is not None and len(adoption.world_sizes) > 1:
             self._found[cls] = f"{cls.__qualname__}: on_ranks takes one world size, got {adoption.world_sizes}"
@@ -97,7 +97,7 @@ class Adopting:
         self._found[cls] = None
         if adoption is None:
             adoption = Adoption((), {"isolation": self._isolation})
-        family.install(cls, AdoptedClass(_home(collector, name, cls), family.name, adoption, self))
+        family.install(cls, AdoptedClass(_make_home(collector, name, cls), family.name, adoption, self))
 
     def run_plain(self, item: pytest.Function) -> bool:
         """Runs a test of a plain class on its ranks; returns whether it is one that was adopted."""
@@ -109,11 +109,11 @@ class Adopting:
 
         if adopted.family != Plain.name:
             return False
-        values = {name: item.funcargs[name] for name in arguments(item)}
+        values = {name: item.funcargs[name] for name in list_arguments(item)}
         run_plain(adopted, item.originalname, values)
         return True
 
-    def objection(self, item: pytest.Item) -> str | None:
+    def find_objection(self, item: pytest.Item) -> str | None:
         """Why the item, whose class should be adopted, cannot run; None if it can."""
         cls = getattr(item, "cls", None)
         if cls is None or cls not in self._found:
@@ -136,9 +136,9 @@ class Adopting:
         if world_size < 1:
             raise ValueError(f"{nodeid}: the class's world_size is {world_size}: it must be 1 or more")
         marker = adoption.marker(world_size, nodeid)
-        if (reason := device_reason(marker, world_size, of_machine(self._machine))) is not None:
+        if (reason := find_device_reason(marker, world_size, make_capacity(self._machine))) is not None:
             self._skip(reason)
-        self._changes = _difference(self._environ, _environ())
+        self._changes = _find_changes(self._environ, _read_environ())
         once = {name: value for name, value in self._changes.items() if name.startswith(_READ_ONCE)}
         if once:
             env = {**dict(marker.env), **{name: value for name, value in once.items() if value is not None}}
@@ -172,16 +172,16 @@ class Adopting:
         raise unittest.SkipTest(reason)
 
 
-def _environ() -> dict[str, str]:
+def _read_environ() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _PYTESTS}
 
 
-def _difference(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
+def _find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
     names = {name for name in {*before, *now} if before.get(name) != now.get(name)}
     return {name: now.get(name) for name in sorted(names)}
 
 
-def _home(collector: pytest.Collector, name: str, cls: type) -> Home:
+def _make_home(collector: pytest.Collector, name: str, cls: type) -> Home:
     # By the name under which pytest found it, which need not be the name that it was defined by.
     names = [node.name for node in collector.listchain() if isinstance(node, pytest.Class)]
     found_in = collector.getparent(pytest.Module)
@@ -189,7 +189,7 @@ def _home(collector: pytest.Collector, name: str, cls: type) -> Home:
     return Home(module, getattr(sys.modules.get(module), "__file__", None), ".".join([*names, name]))
 
 
-def _of_no_family(cls: type) -> str:
+def _describe_no_family(cls: type) -> str:
     return (
         f"{cls.__qualname__}: on_ranks adopts classes that start processes as torch's MultiProcessTestCase and "
         "MultiProcContinuousTest or DeepSpeed's DistributedTest do, and this one derives from none, or starts them in "

@@ -12,7 +12,7 @@ _PLAIN = Plain()
 _BASES = frozenset({*(family.name for family in FAMILIES), "MultiThreadedTestCase"})
 
 
-def family_of(cls: type) -> Family | None:
+def find_family(cls: type) -> Family | None:
     """The harness of the class; None if it is of none that can be adopted."""
     return next((family for family in FAMILIES if family.adopts(cls)), None)
 
@@ -23,11 +23,11 @@ def list_mixed(cls: type) -> list[str]:
     return names if len(names) > 1 else []
 
 
-def plain_family_of(cls: type) -> Family | None:
+def find_plain_family(cls: type) -> Family | None:
     """The family of a class that derives from no harness; None if it is one of unittest's."""
     return _PLAIN if _PLAIN.adopts(cls) else None
 
 
-def family_named(name: str) -> Family:
+def find_family_by_name(name: str) -> Family:
     """The harness of this name."""
     return next(family for family in (*FAMILIES, _PLAIN) if family.name == name)

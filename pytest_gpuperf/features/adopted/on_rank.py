@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from pytest_gpuperf.features.adopted import restoring
 from pytest_gpuperf.features.adopted.calls import Call, Home
-from pytest_gpuperf.features.adopted.families import family_named
+from pytest_gpuperf.features.adopted.families import find_family_by_name
 from pytest_gpuperf.ranks.context import Context
 
 
@@ -26,7 +26,7 @@ def run(context: Context, call: Call) -> int | None:
         unittest.SkipTest: the test left with a code that means so in its harness.
         BaseException: whatever else the test raises.
     """
-    family = family_named(call.family)
+    family = find_family_by_name(call.family)
     with restoring.environment(call.environ), restoring.settings():
         cls = find_class(call.home)
         context.note_modules()
@@ -35,7 +35,7 @@ def run(context: Context, call: Call) -> int | None:
             try:
                 family.on_rank(cls, context, call)
             except SystemExit as leaving:
-                code = _code(leaving)
+                code = _read_exit_code(leaving)
                 _hang_up()
                 reason = family.skip_reason(code)
                 if reason is not None:
@@ -100,7 +100,7 @@ def _hang_up() -> None:
         dist.destroy_process_group()
 
 
-def _code(leaving: SystemExit) -> int:
+def _read_exit_code(leaving: SystemExit) -> int:
     if leaving.code is None:
         return 0
     if isinstance(leaving.code, int):

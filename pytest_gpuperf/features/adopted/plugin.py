@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuperf.features.adopted.settings import adoption_of
+from pytest_gpuperf.features.adopted.settings import find_adoption
 from pytest_gpuperf.options import GROUP, ModeAction
 from pytest_gpuperf.ranks.spec import ISOLATIONS
 from pytest_gpuperf.run.active import begin
@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_gpuperf_is_given(config: pytest.Config) -> bool:
     """Returns whether classes are adopted that are not marked."""
-    return isolation_of(config) is not None
+    return read_isolation(config) is not None
 
 
 def pytest_gpuperf_preload(config: pytest.Config, gpus: int) -> Mapping[str, str]:
@@ -55,7 +55,7 @@ def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     from pytest_gpuperf.features.adopted.adopting import Adopting
 
     config.stash[ADOPTING] = Adopting(
-        run.ranks, run.supply, run.machine, isolation_of(config), requires_gpus=run.options.require_gpus
+        run.ranks, run.supply, run.machine, read_isolation(config), requires_gpus=run.options.require_gpus
     )
 
 
@@ -64,7 +64,7 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
     """Adopts classes before pytest makes test objects of them."""
     if not isinstance(obj, type):
         return
-    if adoption_of(obj) is not None:
+    if find_adoption(obj) is not None:
         begin(collector.config)
     if (adopting := collector.config.stash.get(ADOPTING, None)) is not None:
         adopting.look_at(collector, name, obj)
@@ -73,7 +73,7 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
 def pytest_gpuperf_objection(item: pytest.Item) -> str | None:
     """Returns why a test's class, which should be adopted, cannot be."""
     adopting = item.config.stash.get(ADOPTING, None)
-    return None if adopting is None else adopting.objection(item)
+    return None if adopting is None else adopting.find_objection(item)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -84,7 +84,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return (adopting is not None and adopting.run_plain(pyfuncitem)) or None
 
 
-def isolation_of(config: pytest.Config) -> str | None:
+def read_isolation(config: pytest.Config) -> str | None:
     """Returns the isolation of classes that are not marked; None if they stay on their own harness."""
     chosen: str | None = config.getoption(_DEST)
     return chosen

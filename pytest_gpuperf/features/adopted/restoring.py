@@ -79,8 +79,8 @@ def plain_state(cls: type) -> Iterator[None]:
     These are counters and flags, of the modules themselves and of their classes: each process of the class's own
     harness begins with those of a fresh import.
     """
-    owners = list(_owners(cls))
-    before = [(owner, _plain(owner)) for owner in owners]
+    owners = list(_iterate_owners(cls))
+    before = [(owner, _read_plain(owner)) for owner in owners]
     try:
         yield
     finally:
@@ -95,7 +95,7 @@ def bindings(cls: type) -> Iterator[None]:
     Their attributes are bound to the same objects, and dicts, lists and sets among these have the same content. The
     class is among them because harnesses keep a rank's group in it.
     """
-    before = [(owner, _bound(owner)) for owner in (cls, *_library_owners())]
+    before = [(owner, _bound(owner)) for owner in (cls, *_iterate_library_owners())]
     try:
         yield
     finally:
@@ -109,7 +109,7 @@ def read_variables_again(cls: type) -> None:
     Each process of the class's own harness imports the modules anew, in the environment of its test. Here a constant
     follows its variable if it has the variable's name, and had its value when the module was imported.
     """
-    for module in _modules(cls):
+    for module in _iterate_modules(cls):
         then = vars(module).setdefault(_ENVIRON, dict(os.environ))
         for name, value in list(vars(module).items()):
             now = os.environ.get(name)
@@ -117,18 +117,18 @@ def read_variables_again(cls: type) -> None:
                 setattr(module, name, now)
 
 
-def _modules(cls: type) -> Iterator[ModuleType]:
+def _iterate_modules(cls: type) -> Iterator[ModuleType]:
     names = {base.__module__ for base in cls.__mro__ if base.__module__.partition(".")[0] not in _FOUNDATIONS}
     yield from (sys.modules[name] for name in sorted(names) if name in sys.modules)
 
 
-def _owners(cls: type) -> Iterator[Any]:
-    for module in _modules(cls):
+def _iterate_owners(cls: type) -> Iterator[Any]:
+    for module in _iterate_modules(cls):
         yield module
-        yield from _classes(module, module.__name__)
+        yield from _iterate_classes(module, module.__name__)
 
 
-def _classes(owner: Any, module: str) -> Iterator[type]:
+def _iterate_classes(owner: Any, module: str) -> Iterator[type]:
     for value in list(vars(owner).values()):
         if isinstance(value, type) and value.__module__ == module and not _is_lasting(value):
             yield value
@@ -146,7 +146,7 @@ def _is_lasting(kind: type) -> bool:
     return issubclass(kind, tuple) or type(kind) is not type  # an enum's members, a namedtuple's fields
 
 
-def _plain(owner: Any) -> dict[str, Any]:
+def _read_plain(owner: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(owner).items() if type(value) in _PLAIN and not name.startswith("__")}
 
 
@@ -155,11 +155,11 @@ def _put_back(owner: Any, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if now.get(name, _MISSING) is not value:
             setattr(owner, name, value)
-    for name in _plain(owner).keys() - values.keys():
+    for name in _read_plain(owner).keys() - values.keys():
         delattr(owner, name)
 
 
-def _library_owners() -> Iterator[Any]:
+def _iterate_library_owners() -> Iterator[Any]:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in _LIBRARIES and type(module) is ModuleType:
             yield from (owner for _, owner in owners(name, module))

@@ -60,7 +60,7 @@ def on_ranks(*arguments: Any, **keywords: Any) -> Any:
     return lambda cls: _mark(cls, adoption)
 
 
-def adoption_of(cls: type) -> Adoption | None:
+def find_adoption(cls: type) -> Adoption | None:
     """What the decorator of the class, or of one that it derives from, was given; None without."""
     return getattr(cls, ON_RANKS, None)
 

@@ -45,7 +45,7 @@ class Processes:
 
     def adopts(self, cls: Any) -> bool:
         """Whether the class starts its processes as ``MultiProcessTestCase`` does."""
-        base = _class_of_the_harness(self.name)
+        base = _find_harness_class(self.name)
         # Those that override it have threads, or one process alone.
         return base is not None and issubclass(cls, base) and cls._spawn_processes in (base._spawn_processes, _enlist)
 
@@ -93,12 +93,12 @@ class Continuous:
 
     def adopts(self, cls: Any) -> bool:
         """Whether the class starts its processes as ``MultiProcContinuousTest`` does."""
-        base = _class_of_the_harness(self.name)
+        base = _find_harness_class(self.name)
         if base is None or not issubclass(cls, base):
             return False
         if hasattr(cls, ADOPTED):
             return True
-        return all(_function(cls, name) is _function(base, name) for name in _OF_CONTINUOUS)
+        return all(_unwrap_function(cls, name) is _unwrap_function(base, name) for name in _OF_CONTINUOUS)
 
     def install(self, cls: Any, adopted: AdoptedClass) -> None:
         """Replaces how the class starts its processes, and how its tests wait for them."""
@@ -110,7 +110,7 @@ class Continuous:
     def on_rank(self, cls: Any, context: Context, call: Call) -> None:
         """Does what the harness's worker does for its first test."""
         cls._spawn_processes = classmethod(_refuse_class)
-        cls._worker_run_main_wait = _only_run
+        cls._worker_run_main_wait = _bind_test
         cls.rank, cls.world_size = context.rank, context.world_size
         cls._init_pg(context.rank, context.world_size, call.details["file_name"])
         with as_child(f"process {context.rank}"), _subtests(cls, context) as subtests, subtests.collect():
@@ -127,7 +127,7 @@ _OF_CONTINUOUS = ("_spawn_processes", "_ensure_processes_spawned", "_worker_run_
 
 def _enlist(case: Any) -> None:
     if case.rank != case.MAIN_PROCESS_RANK:
-        raise _no_processes(case)
+        raise _make_spawn_error(case)
     adopted: AdoptedClass = getattr(case, ADOPTED)
     adopted.runner.enlist(int(case.world_size), adopted.adoption)
 
@@ -136,7 +136,7 @@ def _join(case: Any, test: Callable[[], None]) -> None:
     __tracebackhide__ = True
     adopted: AdoptedClass = getattr(case, ADOPTED)
     details = {"file_name": case.file_name, "fake_pg": getattr(case, "fake_pg", False)}
-    call = Call(adopted.home, Processes.name, _method_of(case), details)
+    call = Call(adopted.home, Processes.name, _read_method_name(case), details)
     expected = case.special_return_code_checks.get(test, 0)
     anything = test in case.skip_return_code_checks
     ends = anything or bool(expected)
@@ -176,7 +176,7 @@ def _await_result(case: Any, test: Callable[[], None]) -> Any:
         adopted.runner.enlist(world_size, adopted.adoption)
         with tempfile.TemporaryDirectory() as folder:
             details = {"file_name": str(Path(folder) / "rendezvous"), "id": case.id()}
-            call = Call(adopted.home, Continuous.name, _method_of(case), details)
+            call = Call(adopted.home, Continuous.name, _read_method_name(case), details)
             require_ends(adopted.runner.run(world_size, call, _timeout_of(case)))
 
     return MethodType(wrapper, case)
@@ -212,19 +212,19 @@ def _run_test(case: Any, test_name: str) -> None:
             dist.destroy_process_group()
 
 
-def _only_run(case: Any, test: Callable[[], None]) -> Any:
+def _bind_test(case: Any, test: Callable[[], None]) -> Any:
     return MethodType(wraps(test)(lambda _: test()), case)
 
 
 def _refuse(case: Any) -> None:
-    raise _no_processes(case)
+    raise _make_spawn_error(case)
 
 
 def _refuse_class(kind: Any, world_size: int) -> None:
-    raise _no_processes(kind("runTest"))
+    raise _make_spawn_error(kind("runTest"))
 
 
-def _no_processes(case: Any) -> RuntimeError:
+def _make_spawn_error(case: Any) -> RuntimeError:
     return RuntimeError(
         f"{case.id()} calls _spawn_processes on a rank, which would start a whole world of processes from each rank: "
         "call it in setUp, which runs in the pytest process"
@@ -233,7 +233,7 @@ def _no_processes(case: Any) -> RuntimeError:
 
 @contextlib.contextmanager
 def _subtests(cls: Any, context: Context) -> Any:
-    subtests = Subtests(lambda number: _all_failed(context, number))
+    subtests = Subtests(lambda number: _has_failed_on_all(context, number))
     if cls.subTest is not unittest.TestCase.subTest:
         yield subtests  # the class has its own
         return
@@ -244,7 +244,7 @@ def _subtests(cls: Any, context: Context) -> Any:
         del cls.subTest
 
 
-def _all_failed(context: Context, number: int) -> bool:
+def _has_failed_on_all(context: Context, number: int) -> bool:
     store, key = context.control, f"gpuperf/subtest/{number}"
     failed, until = store.add(key, 1), time.monotonic() + PATIENCE
     while failed < context.world_size and time.monotonic() < until:
@@ -253,17 +253,17 @@ def _all_failed(context: Context, number: int) -> bool:
     return bool(failed == context.world_size)
 
 
-def _class_of_the_harness(name: str) -> Any:
+def _find_harness_class(name: str) -> Any:
     # A class that derives from it was defined by a module that imported it.
     return getattr(sys.modules.get(HARNESS), name, None)
 
 
-def _function(cls: Any, name: str) -> object:
+def _unwrap_function(cls: Any, name: str) -> object:
     found = getattr(cls, name)
     return getattr(found, "__func__", found)
 
 
-def _method_of(case: Any) -> str:
+def _read_method_name(case: Any) -> str:
     return str(case._testMethodName)
 
 

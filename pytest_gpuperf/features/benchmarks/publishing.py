@@ -18,7 +18,7 @@ from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.figures.timing import Timing
 from pytest_gpuperf.fixtures.checks import Checks
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.report.properties import verdicts_of
+from pytest_gpuperf.report.properties import read_verdicts
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -136,7 +136,7 @@ class BenchmarkPlugin:
             hardware_key=self._machine.key,
             world_size=timing.world_size,
             clock=timing.time.clock,
-            metrics={name: _figure(metric) for name, metric in metrics.items()},
+            metrics={name: _make_figure(metric) for name, metric in metrics.items()},
         )
         self._published[node.nodeid] = benchmark.extra_info
         _replay(benchmark, clock, timing.samples)
@@ -172,8 +172,8 @@ class BenchmarkPlugin:
         """Adds the verdicts once they have fallen, however late in the run."""
         extra_info = self._published.get(report.nodeid)
         if extra_info is not None:
-            for verdict in verdicts_of(report) or ():
-                extra_info["metrics"].setdefault(verdict.metric_name, {}).update(_judgement(verdict))
+            for verdict in read_verdicts(report) or ():
+                extra_info["metrics"].setdefault(verdict.metric_name, {}).update(_make_judgement(verdict))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
@@ -206,7 +206,7 @@ class BenchmarkPlugin:
         Raises:
             pytest.UsageError: both runs used GPUs, and other ones.
         """
-        here, there = (_key(info) for info in (machine_info, compared_benchmark.get("machine_info", {})))
+        here, there = (_read_key(info) for info in (machine_info, compared_benchmark.get("machine_info", {})))
         if here is not None and there is not None and here != there:
             raise pytest.UsageError(
                 f"--benchmark-compare: the saved run of {compared_benchmark.get('datetime', 'unknown time')} is of "
@@ -243,17 +243,17 @@ def _replay(benchmark: _Fixture, clock: ReplayClock, samples: Sequence[float]) -
     )
 
 
-def _key(machine_info: Mapping[str, Any]) -> str | None:
+def _read_key(machine_info: Mapping[str, Any]) -> str | None:
     ours = machine_info.get(SECTION)
     return ours.get("hardware_key") if isinstance(ours, dict) else None
 
 
-def _figure(metric: Metric) -> dict[str, Any]:
+def _make_figure(metric: Metric) -> dict[str, Any]:
     kept = ("value", "unit", "better", "q1", "q3", "limit", "clock")
     return {name: getattr(metric, name) for name in kept}
 
 
-def _judgement(verdict: Verdict) -> dict[str, Any]:
+def _make_judgement(verdict: Verdict) -> dict[str, Any]:
     return {
         "verdict": verdict.outcome.value,
         "baseline": None if verdict.baseline is None else verdict.baseline.center,

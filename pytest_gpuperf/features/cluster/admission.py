@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pytest_gpuperf.features.cluster.failures import ClusterError
 from pytest_gpuperf.features.cluster.member import Member
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.nodes import difference, shared_gpu
+from pytest_gpuperf.hardware.nodes import find_difference, find_shared_gpu
 
 
 def require_alike(members: Sequence[Member], machines: Mapping[str, Machine], *, gpus: bool, unlike: bool) -> None:
@@ -28,12 +28,12 @@ def require_alike(members: Sequence[Member], machines: Mapping[str, Machine], *,
     if not gpus:
         return
     require_reserved_gpus(members)
-    if (found := shared_gpu(machines)) is not None:
+    if (found := find_shared_gpu(machines)) is not None:
         raise ClusterError(
             f"{found}: hide the other nodes' GPUs from each node, by its container's devices, or by "
             "CUDA_VISIBLE_DEVICES before Ray starts there"
         )
-    if not unlike and (found := difference(machines)) is not None:
+    if not unlike and (found := find_difference(machines)) is not None:
         raise ClusterError(f"{found}: take such a node out of the cluster, or pass --allow-unlike-nodes")
 
 

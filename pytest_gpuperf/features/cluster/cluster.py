@@ -20,15 +20,15 @@ from pytest_gpuperf.features.cluster.failures import NodeLostError
 from pytest_gpuperf.features.cluster.keeping import KeptOnMembers
 from pytest_gpuperf.features.cluster.leasing import ClusterLeasing
 from pytest_gpuperf.features.cluster.lending import Lent, LentNode
-from pytest_gpuperf.features.cluster.member import Member, long_results
+from pytest_gpuperf.features.cluster.member import Member, await_long_results
 from pytest_gpuperf.features.cluster.membership import Membership, require_none_lost
 from pytest_gpuperf.features.cluster.remote_ranks import RemoteRanks
-from pytest_gpuperf.features.cluster.reservation import Reservation, reservation
+from pytest_gpuperf.features.cluster.reservation import Reservation, make_reservation
 from pytest_gpuperf.features.cluster.shipping import Shipping
 from pytest_gpuperf.features.cluster.watching import ClusterWatch
 from pytest_gpuperf.features.cluster.wire import Up
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.nodes import as_one
+from pytest_gpuperf.hardware.nodes import merge_machines
 from pytest_gpuperf.hardware.site import Site, join_site
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.failures import LaunchError
@@ -114,7 +114,7 @@ class Cluster:
             nodes = connection.nodes()
             require_reachable({node.name: node.address for node in nodes})
             require_none_lost([] if lent is None else lent.list_lost({node.name for node in nodes}))
-            reserved = reservation(nodes, gpus) if lent is None else lent.reserved
+            reserved = make_reservation(nodes, gpus) if lent is None else lent.reserved
             return cls(connection, address, reserved, preload, preload_if_used, patience, unlike, lent)
         except BaseException:
             connection.close(patience)
@@ -138,7 +138,7 @@ class Cluster:
     @property
     def machine(self) -> Machine:
         """The GPUs of all nodes, as one machine's."""
-        return as_one(self._nodes.machines)
+        return merge_machines(self._nodes.machines)
 
     def site(self) -> Site:
         """The nodes, and how they are set up now.
@@ -152,7 +152,7 @@ class Cluster:
             sites = {member.name: member.result(reference, since=since) for member, reference in asked}
             return join_site(sites, self.machine.identity)
         except NodeLostError as error:
-            raise LaunchError(self._nodes.with_cause(str(error))) from None
+            raise LaunchError(self._nodes.add_cause(str(error))) from None
 
     @property
     def node_names(self) -> dict[str, str]:
@@ -197,9 +197,12 @@ class Cluster:
         """Returns what ranks run on, and a warning if the cluster may be open to anybody."""
         names = ", ".join(member.name for member in self._nodes.members)
         with_what = f"NCCL, hardware key {self.machine.key}" if self._reserved.gpus else "gloo; correctness only"
-        return [f"ranks run on {len(self._nodes.members)} nodes ({names}) with {with_what}", token.warning(os.environ)]
+        return [
+            f"ranks run on {len(self._nodes.members)} nodes ({names}) with {with_what}",
+            token.format_warning(os.environ),
+        ]
 
-    def _gpus_of(self, nodes: Sequence[Node]) -> tuple[str, ...]:
+    def _list_gpus(self, nodes: Sequence[Node]) -> tuple[str, ...]:
         """Returns UUIDs of the GPUs of ranks that are placed on nodes, in rank order; empty without GPUs."""
         by_name = {member.name: member for member in self._nodes.members}
         gpus = [by_name[node.name].facts.machine.gpu_uuids[: node.ranks] for node in nodes]
@@ -230,7 +233,7 @@ class Cluster:
                 raise LaunchError("; ".join(filter(None, said))) from None
         living = self._nodes.living
         nodes = tuple(Node(one.name, one.address, count) for one, count in zip(living, counts, strict=False))
-        return Placement(self._gpus_of(nodes) if wanted.on_gpus else (), nodes)
+        return Placement(self._list_gpus(nodes) if wanted.on_gpus else (), nodes)
 
     def lacks(self, package: str) -> bool:
         """Whether it is installed on fewer than all nodes; what lies in this process's folder is no installation."""
@@ -263,7 +266,7 @@ class Cluster:
 
         Args:
             spec: how many, and on what.
-            environ: of the ranks, by ``rank_environ``.
+            environ: of the ranks, by ``make_pool_environ``.
             live: whether what they print is to be heard as they print it.
 
         Raises:
@@ -278,7 +281,7 @@ class Cluster:
                 (member, part, member.call("start", pool, spec, part, environ, live, sorted(self._used)))
                 for member, part in zip(members, spec.parts, strict=True)
             ]
-            told: list[Up] = long_results([(member, reference) for member, _, reference in asked], START_TIMEOUT)
+            told: list[Up] = await_long_results([(member, reference) for member, _, reference in asked], START_TIMEOUT)
             ups = [(member, part, up) for (member, part, _), up in zip(asked, told, strict=True)]
             for _, _, up in ups:
                 if up.error:
@@ -286,7 +289,7 @@ class Cluster:
         except BaseException as error:
             self._abandon(pool, members, wait=isinstance(error, Exception))
             if isinstance(error, NodeLostError):
-                raise LaunchError(self._nodes.with_cause(f"ranks could not be started: {error}")) from None
+                raise LaunchError(self._nodes.add_cause(f"ranks could not be started: {error}")) from None
             raise
         ports = [up.store_port for _, _, up in ups if up.store_port is not None]
         return Started(
@@ -312,7 +315,7 @@ class Cluster:
         asked = [(member, member.call("end", pool, False)) for member in members if not member.lost]
         while wait and (asked := [(member, reference) for member, reference in asked if not member.lost]):
             with contextlib.suppress(NodeLostError):
-                long_results(asked, START_TIMEOUT)
+                await_long_results(asked, START_TIMEOUT)
                 return
 
 

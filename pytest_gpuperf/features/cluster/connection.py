@@ -63,7 +63,7 @@ class Connection:
             ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL)
         except Exception as error:  # whatever Ray raises, a RuntimeError for two versions of Python, for one
             ray.shutdown()
-            raise ClusterError(_refusal(address, error, listens=address != "auto")) from None
+            raise ClusterError(_describe_refusal(address, error, listens=address != "auto")) from None
         finally:
             del os.environ[_DAEMON_OUTLIVES_HEAD]
             if before is not None:
@@ -122,7 +122,7 @@ class Connection:
         Args:
             timeout: seconds in which the head must answer.
         """
-        return self.headless(timeout) or self.daemonless(timeout)
+        return self.describe_lost_head(timeout) or self.daemonless(timeout)
 
     def daemonless(self, timeout: float) -> str:
         """Return that Ray's daemon on this node has ended, and with it all hosts. Return empty text while it lives.
@@ -132,14 +132,14 @@ class Connection:
         Args:
             timeout: seconds in which the head must answer.
         """
-        if not self.daemon or _is_served(self.daemon) or self.headless(timeout):
+        if not self.daemon or _is_served(self.daemon) or self.describe_lost_head(timeout):
             return ""
         return (
             "Ray's daemon on the node that runs pytest has ended, and Ray has ended the run's hosts on all nodes with "
             "it: start it again with `ray start`, and run the tests again"
         )
 
-    def headless(self, timeout: float) -> str:
+    def describe_lost_head(self, timeout: float) -> str:
         """Return that the head is gone. Return empty text while it answers.
 
         A head that was gone once stays gone for this run.
@@ -173,7 +173,7 @@ def _require_listener(address: str) -> None:
     try:
         _connect(address, _LISTENER_TIMEOUT)
     except (OSError, OverflowError) as error:
-        raise ClusterError(_refusal(address, error)) from None
+        raise ClusterError(_describe_refusal(address, error)) from None
 
 
 def _listens(address: str, timeout: float) -> bool:
@@ -219,7 +219,7 @@ def _is_served(path: str) -> bool:
     return True
 
 
-def _refusal(address: str, error: Exception, *, listens: bool = False) -> str:
+def _describe_refusal(address: str, error: Exception, *, listens: bool = False) -> str:
     text = " ".join(str(error).split())
     if "ersion mismatch" in text:
         return f"--cluster {address}: this process and the cluster differ: {text}"

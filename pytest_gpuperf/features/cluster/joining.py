@@ -13,7 +13,7 @@ from pytest_gpuperf.features.cluster import token
 from pytest_gpuperf.features.cluster.failures import ClusterError
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD
-from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.one_line import make_one_line
 from pytest_gpuperf.run.nodes import RunNodes
 
 
@@ -42,7 +42,7 @@ def join_cluster(
         raise pytest.UsageError("--cluster needs Ray: install pytest-gpuperf[cluster], the same version on all nodes")
     gpus = options.gpus
     try:
-        os.environ[token.MODE] = token.mode_of(os.environ, Path.home())  # Ray reads it when it is imported
+        os.environ[token.MODE] = token.read_mode(os.environ, Path.home())  # Ray reads it when it is imported
         from pytest_gpuperf.features.cluster.cluster import Cluster
         from pytest_gpuperf.features.cluster.lending import Lent
 
@@ -50,4 +50,4 @@ def join_cluster(
         first = () if lent is None else lent.first
         return Cluster.join(address, gpus, (*first, *PRELOAD), used, patience=patience, unlike=unlike, lent=lent)
     except ClusterError as error:
-        raise pytest.UsageError(one_line(str(error))) from None
+        raise pytest.UsageError(make_one_line(str(error))) from None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from pytest_gpuperf.features.cluster.failures import NodeLostError
-from pytest_gpuperf.features.cluster.member import Member, long_results
+from pytest_gpuperf.features.cluster.member import Member, await_long_results
 from pytest_gpuperf.repository import CannotRace
 from pytest_gpuperf.run.nodes import Kept
 
@@ -66,7 +66,9 @@ class KeptOnMembers:
                 left.append(str(error))
         for member, reference in asked:
             try:
-                long_results([(member, reference)], _LIMIT)  # which may come after what another node did not manage
+                await_long_results(
+                    [(member, reference)], _LIMIT
+                )  # which may come after what another node did not manage
             except NodeLostError as error:
                 left.append(str(error))
         return left
@@ -77,7 +79,7 @@ class KeptOnMembers:
             asked = [(member, member.call("keep", self._number, make, arguments)) for member in self._members]
             for member, reference in asked:
                 try:
-                    (told[member.name],) = long_results([(member, reference)], _LIMIT)
+                    (told[member.name],) = await_long_results([(member, reference)], _LIMIT)
                 except CannotRace as error:
                     raise CannotRace(f"node {member.name}: {error}") from None
         except NodeLostError as error:

@@ -69,6 +69,6 @@ class Lent:
         """The names of nodes that are not among those that are alive."""
         return [node.name for node in self.nodes if node.name not in alive]
 
-    def of_bundle(self, bundle: int) -> LentNode:
+    def find_by_bundle(self, bundle: int) -> LentNode:
         """The node with a number."""
         return next(node for node in self.nodes if node.bundle == bundle)

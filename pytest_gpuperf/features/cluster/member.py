@@ -105,7 +105,7 @@ class Member:
         """Return how the node was lost, and why none can come in its place."""
         return "; ".join(dict.fromkeys(filter(None, (self.lost, self.cut_off()))))
 
-    def when_lost(self, tell: Callable[[], None]) -> None:
+    def call_when_lost(self, tell: Callable[[], None]) -> None:
         """Calls this when the node is lost."""
         self._told.append(tell)
 
@@ -132,7 +132,7 @@ class Member:
         self.lose(f"node {self.name} did not answer within {timeout:g} s: it is stopped, cut off or overloaded")
 
 
-def long_results(asked: Sequence[tuple[Member, Any]], timeout: float) -> list[Any]:
+def await_long_results(asked: Sequence[tuple[Member, Any]], timeout: float) -> list[Any]:
     """The results of calls that may take long. Meanwhile each node must answer what it can answer at once.
 
     Args:

@@ -96,16 +96,16 @@ class Membership:
         bundles = (
             range(len(self._reserved.bundles)) if self._lent is None else [node.bundle for node in self._lent.nodes]
         )
-        starting = [(bundle, self._host(bundle)) for bundle in bundles]
+        starting = [(bundle, self._start_host(bundle)) for bundle in bundles]
         for bundle, (identity, actor, facts) in starting:
             try:
                 while (
                     self._lent is not None and time.monotonic() < until and not ray.wait([identity], timeout=_LOOK)[0]
                 ):
                     require_none_lost(self._connection.list_died())  # Ray would look for another node in its place
-                self.members.append(self._member(bundle, ray.get(identity, timeout=JOIN_TIMEOUT), actor, facts))
+                self.members.append(self._make_member(bundle, ray.get(identity, timeout=JOIN_TIMEOUT), actor, facts))
             except ray.exceptions.RayError as error:
-                raise ClusterError(_unusable(error)) from None
+                raise ClusterError(_describe_unusable(error)) from None
         # By kind before name: on unlike nodes too, the key then says on which GPUs a few ranks are.
         self.members.sort(key=lambda member: (-member.slots, member.facts.machine.key, member.name))
         self._require_alike()
@@ -117,7 +117,7 @@ class Membership:
         for member, reference in asked:
             with contextlib.suppress(NodeLostError):
                 member.result(reference, since=since)
-        if ended := self._daemonless():
+        if ended := self._describe_dead_daemon():
             for member in self.living:  # Ray is about to end their hosts
                 member.lose(ended)
         self.heal(wait=False)
@@ -139,7 +139,7 @@ class Membership:
             self._coming.clear()
             return
         for member in lost:
-            self._coming[member.bundle] = self._host(member.bundle)
+            self._coming[member.bundle] = self._start_host(member.bundle)
         until = time.monotonic() + (self._heal_timeout if wait else 0.0)
         if wait:
             self._heal_timeout = 0.0
@@ -173,21 +173,21 @@ class Membership:
         """Why no node can come any more; empty if one can."""
         return self._connection.cut_off(self._patience)
 
-    def with_cause(self, text: str) -> str:
+    def add_cause(self, text: str) -> str:
         """Returns the text, and why no node can come any more if it does not say so."""
         cause = self.cut_off()
         return text if cause in text else f"{text}; {cause}"
 
-    def _daemonless(self) -> str:
+    def _describe_dead_daemon(self) -> str:
         return self._connection.daemonless(self._patience)
 
     def _require_alike(self) -> None:
         require_alike(self.members, self.machines, gpus=self._reserved.gpus, unlike=self._unlike)
 
-    def _host(self, bundle: int) -> tuple[Any, Any, Any]:
+    def _start_host(self, bundle: int) -> tuple[Any, Any, Any]:
         """Start an actor on a bundle; return the future of its node, the actor, and the future of the node's facts."""
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
-        lent = None if self._lent is None else self._lent.of_bundle(bundle)
+        lent = None if self._lent is None else self._lent.find_by_bundle(bundle)
         # The host of the run that lends a node has all that is reserved there.
         resources: Mapping[str, float] = self._reserved.bundles[bundle] if lent is None else {}
         remote: Any = ray.remote  # which is annotated without some of what it takes
@@ -199,12 +199,20 @@ class Membership:
         )
         return actor.identity.remote(), actor, actor.facts.remote(self._reserved.gpus)
 
-    def _member(self, bundle: int, identity: str, actor: Any, facts: Any) -> Member:
+    def _make_member(self, bundle: int, identity: str, actor: Any, facts: Any) -> Member:
         node = self._connection.node(identity)
         told: NodeFacts = ray.get(facts, timeout=JOIN_TIMEOUT)
         slots = self._connection.slots(identity, self._reserved.gpus, self._reserved.bundles[bundle])
         return Member(
-            node.name, node.address, bundle, slots, actor, told, self._patience, self._daemonless, self.cut_off
+            node.name,
+            node.address,
+            bundle,
+            slots,
+            actor,
+            told,
+            self._patience,
+            self._describe_dead_daemon,
+            self.cut_off,
         )
 
     def _take_in(self, timeout: float) -> None:
@@ -214,13 +222,13 @@ class Membership:
                 continue
             del self._coming[bundle]
             try:
-                self.members.append(self._member(bundle, ray.get(identity, timeout=JOIN_TIMEOUT), actor, facts))
+                self.members.append(self._make_member(bundle, ray.get(identity, timeout=JOIN_TIMEOUT), actor, facts))
                 self.replaced += 1
                 self._require_alike()
             except ray.exceptions.RayError:
                 time.sleep(_AGAIN)
                 if not self.cut_off():
-                    self._coming[bundle] = self._host(bundle)
+                    self._coming[bundle] = self._start_host(bundle)
             except ClusterError as error:
                 self.losses.append(str(error))
                 ray.kill(self.members.pop().actor)
@@ -235,7 +243,7 @@ def require_none_lost(names: Sequence[str]) -> None:
         )
 
 
-def _unusable(error: BaseException) -> str:
+def _describe_unusable(error: BaseException) -> str:
     text = str(error)
     if "No module named 'pytest_gpuperf'" in text:
         return "a node of the cluster lacks pytest-gpuperf: install the same version on all nodes"

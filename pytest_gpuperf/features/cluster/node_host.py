@@ -21,14 +21,14 @@ from typing import Any
 import ray
 
 from pytest_gpuperf.features.cluster.node_leases import NodeLeases
-from pytest_gpuperf.features.cluster.wire import News, NodeFacts, Up, endings_sent
+from pytest_gpuperf.features.cluster.wire import News, NodeFacts, Up, send_endings
 from pytest_gpuperf.hardware.device import Observation, Xid
-from pytest_gpuperf.hardware.interfaces import interface_of
+from pytest_gpuperf.hardware.interfaces import find_interface
 from pytest_gpuperf.hardware.machine import Machine, find_devices
-from pytest_gpuperf.hardware.network import network_of
-from pytest_gpuperf.hardware.site import Site, site_of
+from pytest_gpuperf.hardware.network import read_network
+from pytest_gpuperf.hardware.site import Site, make_site
 from pytest_gpuperf.hardware.watch import Watch
-from pytest_gpuperf.ranks.alike import ALIKE, version_of
+from pytest_gpuperf.ranks.alike import ALIKE, read_version
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.endings import Answered, Ending
 from pytest_gpuperf.ranks.failures import LaunchError
@@ -73,7 +73,7 @@ class NodeHost:
             os.environ[VISIBLE] = gpus
         self._variables = dict(variables)
         self._kept: dict[int, Kept] = {}
-        self._interface = interface_of(ray.util.get_node_ip_address())
+        self._interface = find_interface(ray.util.get_node_ip_address())
         self._client = ForkserverClient(preload, preload_if_used)
         self._pools: dict[int, LocalRanks] = {}
         self._live: dict[int, bool] = {}
@@ -97,25 +97,25 @@ class NodeHost:
         told = replace(  # with devices that hold nothing open
             machine,
             devices=find_devices(),
-            network=network_of(self._interface),
+            network=read_network(self._interface),
             memory_told=machine.memory_rate,
             host_told=machine.host_rate,
         )
         self._machine = told
         return NodeFacts(
-            {"python": platform.python_version(), **{name: version_of(name) for name in ALIKE}}, told, fabric()
+            {"python": platform.python_version(), **{name: read_version(name) for name in ALIKE}}, told, fabric()
         )
 
     def site(self) -> Site:
         """The node, and how it is set up now."""
-        own = site_of(self._machine)
+        own = make_site(self._machine)
         found = {} if self._interface is None else {"interface": self._interface}
         identity = os.environ.get(HOST_IDENTITY)
         return replace(own, setup={**own.setup, **found, **({HOST_IDENTITY: identity} if identity else {})})
 
     def has(self, package: str, elsewhere: Sequence[str]) -> bool:
         """Whether the node can import a package from other folders than these."""
-        return importable(package, elsewhere)
+        return can_import(package, elsewhere)
 
     def keep(self, number: int, make: Callable[..., Kept], arguments: Sequence[object]) -> Any:
         """Makes something that the node keeps until ``let_go`` or the end of the run, and returns its report.
@@ -160,7 +160,7 @@ class NodeHost:
         self._client.note_used(used)
         _be_no_nicer()  # before the forkserver starts, whose ranks inherit it
         try:
-            ranks = LocalRanks(self._client, spec, self._environ(spec, environ), part, live=live)
+            ranks = LocalRanks(self._client, spec, self._make_environ(spec, environ), part, live=live)
         except LaunchError as error:
             return Up(error=str(error))
         self._pools[pool], self._live[pool] = ranks, live
@@ -168,11 +168,11 @@ class NodeHost:
 
     def post(self, pool: int, request: Request, task: Parcel) -> News:
         """Sends a request to a pool's ranks; waits as ``news``."""
-        return self._news(pool, self._pools[pool].post(request, task))
+        return self._collect_news(pool, self._pools[pool].post(request, task))
 
     def news(self, pool: int) -> News:
         """Waits until all ranks of a pool ended the request or one failed, one printed, or ``wake`` was called."""
-        return self._news(pool, {})
+        return self._collect_news(pool, {})
 
     def wake(self) -> None:
         """Has ``post`` or ``news`` return what there is."""
@@ -248,7 +248,7 @@ class NodeHost:
         if self._leases is not None:
             self._leases.close()
 
-    def _news(self, pool: int, endings: dict[int, Ending]) -> News:
+    def _collect_news(self, pool: int, endings: dict[int, Ending]) -> News:
         ranks, live = self._pools[pool], self._live[pool]
         woken = False
         printed = News()
@@ -262,14 +262,14 @@ class NodeHost:
             printed = self._read_printed(ranks, live) if live else printed
         if not live:
             printed = self._read_printed(ranks, live)
-        printed.endings = endings_sent(endings)
+        printed.endings = send_endings(endings)
         return printed
 
     @staticmethod
     def _read_printed(ranks: LocalRanks, live: bool) -> News:
         return News(heard=list(ranks.listen())) if live else News(output=ranks.output())
 
-    def _environ(self, spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
+    def _make_environ(self, spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
         run = {name: value for name, value in environ.items() if name not in OF_THE_NODE}
         own = {name: value for name, value in os.environ.items() if name in OF_THE_NODE}
         interface = {} if self._interface is None else dict.fromkeys(SOCKET_INTERFACES, self._interface)
@@ -289,7 +289,7 @@ def _has_failed(endings: Mapping[int, Ending]) -> bool:
     return not all(isinstance(ending, Answered) for ending in endings.values())
 
 
-def importable(package: str, elsewhere: Sequence[str]) -> bool:
+def can_import(package: str, elsewhere: Sequence[str]) -> bool:
     """Whether a package can be imported here, if some folders do not count.
 
     Args:
@@ -306,13 +306,13 @@ def importable(package: str, elsewhere: Sequence[str]) -> bool:
 
 def fabric(root: Path = Path("/sys/class/infiniband")) -> str:
     """Label of the network between nodes: of the adapters for RDMA, if there are any."""
-    layers = {_text(path) for path in root.glob("*/ports/*/link_layer")}
+    layers = {_read_text(path) for path in root.glob("*/ports/*/link_layer")}
     if "InfiniBand" in layers:
         return "ib"
     return "roce" if "Ethernet" in layers else "tcp"
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text().strip()
     except OSError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuperf.options import GROUP, is_distributed, positive
+from pytest_gpuperf.options import GROUP, is_distributed, read_positive
 
 if TYPE_CHECKING:
     from pytest_gpuperf.options import Options
@@ -50,7 +50,7 @@ def pytest_gpuperf_is_given(config: pytest.Config) -> bool:
 
 def pytest_gpuperf_check_options(config: pytest.Config) -> None:
     """Refuses what needs one machine."""
-    patience(config)
+    read_patience(config)
     if config.getoption(_CLUSTER) is None:
         if config.getoption(_UNLIKE):
             raise pytest.UsageError("--allow-unlike-nodes is about the nodes of a cluster: add --cluster")
@@ -69,16 +69,18 @@ def pytest_gpuperf_nodes(config: pytest.Config, options: Options) -> RunNodes | 
     if address is None:
         return None
     from pytest_gpuperf.features.cluster.joining import join_cluster
-    from pytest_gpuperf.run.session import if_used
+    from pytest_gpuperf.run.session import merge_preloads
 
     unlike = bool(config.getoption(_UNLIKE))
-    return join_cluster(address, options, partial(if_used, config), patience=patience(config), unlike=unlike)
+    return join_cluster(
+        address, options, partial(merge_preloads, config), patience=read_patience(config), unlike=unlike
+    )
 
 
-def patience(config: pytest.Config) -> float:
+def read_patience(config: pytest.Config) -> float:
     """Returns seconds in which a node must answer.
 
     Raises:
         pytest.UsageError: the ini key is no positive number.
     """
-    return positive(config, _TIMEOUT)
+    return read_positive(config, _TIMEOUT)

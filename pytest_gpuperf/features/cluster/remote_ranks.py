@@ -14,7 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from pytest_gpuperf.features.cluster.failures import NodeLostError
 from pytest_gpuperf.features.cluster.member import Member, unwrap_error
-from pytest_gpuperf.features.cluster.wire import News, endings_received
+from pytest_gpuperf.features.cluster.wire import News, receive_endings
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.endings import Died, Ending
 from pytest_gpuperf.ranks.excerpt import Excerpt
@@ -55,7 +55,7 @@ class RemoteRanks:
         self._bell: int | None = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """Becomes readable when the host has answered, or is lost; None once it is closed."""
         self._lock = threading.Lock()  # Ray answers on a thread of its own
-        member.when_lost(self._ring)
+        member.call_when_lost(self._ring)
 
     def post(self, request: Request, task: Parcel) -> dict[int, Ending]:
         """Sends a request to every rank; returns how those ended whose node is lost."""
@@ -63,7 +63,7 @@ class RemoteRanks:
         try:
             self._expect(self._member.call("post", self._pool, request, self._ship(task)))
         except NodeLostError:
-            return self._all_lost()
+            return self._report_all_lost()
         return {}
 
     def list_awaited(self) -> Sequence[object]:
@@ -80,7 +80,7 @@ class RemoteRanks:
             return {}
         os.eventfd_read(self._bell)
         if self._member.lost:
-            return self._all_lost()
+            return self._report_all_lost()
         if self._asked is None or not self._asked.done():
             return {}
         try:
@@ -89,14 +89,14 @@ class RemoteRanks:
             raise unwrap_error(error) from None
         except RayError as error:
             self._member.lose_by(error)
-            return self._all_lost()
+            return self._report_all_lost()
         self._asked = None
         self._take_printed(news)
         self._waiting.difference_update(news.endings)
         if self._waiting:
             with contextlib.suppress(NodeLostError):  # which rings the bell
                 self._expect(self._member.call("news", self._pool))
-        return endings_received(news.endings, self._member.offset)
+        return receive_endings(news.endings, self._member.offset)
 
     def give_up(self, ranks: Collection[int]) -> Callable[[], Mapping[int, Ending]]:
         """Asks ranks that have not ended the request for their stacks; what it returns waits for these."""
@@ -106,7 +106,7 @@ class RemoteRanks:
             stuck = answer()
             if stuck is None:
                 return {rank: self._report_loss() for rank in ranks}
-            return endings_received(stuck, self._member.offset)
+            return receive_endings(stuck, self._member.offset)
 
         return await_ended
 
@@ -190,7 +190,7 @@ class RemoteRanks:
         self._heard += news.heard
         self._output += news.output
 
-    def _all_lost(self) -> dict[int, Ending]:
+    def _report_all_lost(self) -> dict[int, Ending]:
         waiting, self._waiting = sorted(self._waiting), set()
         return {rank: self._report_loss() for rank in waiting}
 

@@ -36,7 +36,7 @@ class Reservation:
         return " and ".join(f"{count} node{'s' if count > 1 else ''} with {what}" for what, count in said.items())
 
 
-def reservation(nodes: Sequence[RayNode], gpus: int | None) -> Reservation:
+def make_reservation(nodes: Sequence[RayNode], gpus: int | None) -> Reservation:
     """What a run with ``--gpus gpus`` asks for: GPUs of as few nodes as have them, or all nodes with a CPU.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from pytest_gpuperf.features.cluster.wire import send, size_of
+from pytest_gpuperf.features.cluster.wire import count_bytes, send
 from pytest_gpuperf.ranks.channel import LARGE, Parcel
 
 
@@ -20,7 +20,7 @@ class Shipping:
 
     def send(self, task: Parcel) -> Any:
         """A task as an argument: what is large goes to Ray's object store, which takes it to each node once."""
-        if size_of(task) < LARGE:
+        if count_bytes(task) < LARGE:
             return send(task)
         if self._shipped is None or self._shipped[0]() is not task:
             self._shipped = weakref.ref(task, self._drop), ray.put(send(task))

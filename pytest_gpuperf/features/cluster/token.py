@@ -13,7 +13,7 @@ _DEFAULT_FILE = Path(".ray", "auth_token")  # in the home folder
 _OPEN = "disabled"
 
 
-def mode_of(environ: Mapping[str, str], home: Path) -> str:
+def read_mode(environ: Mapping[str, str], home: Path) -> str:
     """The authentication that this process uses with Ray; ``token`` unless the user says otherwise.
 
     Args:
@@ -41,7 +41,7 @@ def mode_of(environ: Mapping[str, str], home: Path) -> str:
     return mode
 
 
-def warning(environ: Mapping[str, str]) -> str:
+def format_warning(environ: Mapping[str, str]) -> str:
     """A line for the header of a run whose cluster may be open; empty if it asks for a token."""
     if environ.get(MODE, "").lower() != _OPEN:
         return ""

@@ -53,7 +53,7 @@ class News:
 
 def send(parcel: Parcel) -> Parcel:
     """A parcel as Ray is to carry it: without a copy of what is large."""
-    return Parcel(pickle.PickleBuffer(parcel.stream), [_buffer(part) for part in parcel.buffers])  # type: ignore[arg-type]
+    return Parcel(pickle.PickleBuffer(parcel.stream), [_make_buffer(part) for part in parcel.buffers])  # type: ignore[arg-type]
 
 
 def receive(parcel: Parcel) -> Parcel:
@@ -61,12 +61,12 @@ def receive(parcel: Parcel) -> Parcel:
     return Parcel(bytearray(memoryview(parcel.stream)), [bytearray(memoryview(part)) for part in parcel.buffers])
 
 
-def size_of(parcel: Parcel) -> int:
+def count_bytes(parcel: Parcel) -> int:
     """Bytes of a parcel."""
     return sum(memoryview(part).nbytes for part in (parcel.stream, *parcel.buffers))
 
 
-def endings_sent(endings: Mapping[int, Ending]) -> dict[int, Ending]:
+def send_endings(endings: Mapping[int, Ending]) -> dict[int, Ending]:
     """Endings as Ray is to carry them."""
     return {
         rank: replace(ending, payload=send(ending.payload)) if isinstance(ending, Answered) else ending
@@ -74,7 +74,7 @@ def endings_sent(endings: Mapping[int, Ending]) -> dict[int, Ending]:
     }
 
 
-def endings_received(endings: Mapping[int, Ending], offset: float) -> dict[int, Ending]:
+def receive_endings(endings: Mapping[int, Ending], offset: float) -> dict[int, Ending]:
     """Endings that Ray carried, with moments of this process's clock.
 
     Args:
@@ -89,7 +89,7 @@ def endings_received(endings: Mapping[int, Ending], offset: float) -> dict[int, 
     }
 
 
-def _buffer(part: Any) -> pickle.PickleBuffer:
+def _make_buffer(part: Any) -> pickle.PickleBuffer:
     # Plain bytes: at another format, an array's of ctypes, Ray's deserializer ends by SIGSEGV.
     plain = part.raw() if isinstance(part, pickle.PickleBuffer) else memoryview(part)
     return pickle.PickleBuffer(plain)

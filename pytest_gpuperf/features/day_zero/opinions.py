@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gpuperf.features.day_zero.model.expecting import opinion
+from pytest_gpuperf.features.day_zero.model.expecting import form_opinion
 from pytest_gpuperf.features.day_zero.model.rates import Rates
 from pytest_gpuperf.features.day_zero.references.expecting import Expecting
 from pytest_gpuperf.features.day_zero.references.shelf import Shelf
@@ -30,4 +30,4 @@ class Opinions:
             self._references = None if shelf is None else Expecting(shelf, rates, self._policy)
             self._opened = True
         said = None if self._references is None else self._references.opinion(test, metric_name, metric, body_hash)
-        return opinion(metric, rates) if said is None else said
+        return form_opinion(metric, rates) if said is None else said

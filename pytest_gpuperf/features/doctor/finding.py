@@ -40,26 +40,26 @@ class Finding:
     """What to do about it."""
 
 
-def critical(check: str, what: str, why: str, action: str) -> Finding:
+def make_critical(check: str, what: str, why: str, action: str) -> Finding:
     """A finding that blocks multi-GPU work."""
     return Finding(check, Severity.CRITICAL, what, why, action)
 
 
-def warning(check: str, what: str, why: str, action: str) -> Finding:
+def make_warning(check: str, what: str, why: str, action: str) -> Finding:
     """A finding that costs speed or safety."""
     return Finding(check, Severity.WARNING, what, why, action)
 
 
-def unknown(check: str, what: str, why: str, action: str) -> Finding:
+def make_unknown(check: str, what: str, why: str, action: str) -> Finding:
     """A finding that the machine hides."""
     return Finding(check, Severity.UNKNOWN, what, why, action)
 
 
-def info(check: str, what: str, why: str = "", action: str = "") -> Finding:
+def make_info(check: str, what: str, why: str = "", action: str = "") -> Finding:
     """A finding worth knowing."""
     return Finding(check, Severity.INFO, what, why, action)
 
 
-def passed(check: str, what: str) -> Finding:
+def make_passed(check: str, what: str) -> Finding:
     """A finding that all is well."""
     return Finding(check, Severity.PASS, what)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pytest_gpuperf.features.doctor.diagnosis import diagnose
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.features.doctor.lines import COMMAND, header, odd
+from pytest_gpuperf.features.doctor.lines import COMMAND, format_header, list_odd
 
 SECONDS = 0.1
 """A header does not wait longer: the vendor's library takes a second to open on a machine without persistence mode."""
@@ -46,6 +46,6 @@ class Glance:
     def _run(self) -> None:
         try:
             findings = diagnose(self._look())
-            self._line, self._matters = header(findings), bool(odd(findings))
+            self._line, self._matters = format_header(findings), bool(list_odd(findings))
         except Exception as error:  # a header never fails a run: the command shows the whole error
             self._line = f"doctor: failed with {type(error).__name__}; see {COMMAND}"

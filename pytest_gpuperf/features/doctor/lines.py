@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_gpuperf.baselines.plain import plain
+from pytest_gpuperf.baselines.plain import make_plain
 from pytest_gpuperf.features.doctor.facts import Facts
 from pytest_gpuperf.features.doctor.finding import Finding, Severity
-from pytest_gpuperf.features.doctor.suggest import Suggestion, why_none
-from pytest_gpuperf.features.doctor.topology_table import table
+from pytest_gpuperf.features.doctor.suggest import Suggestion, explain_none
+from pytest_gpuperf.features.doctor.topology_table import format_table
 
 SCHEMA = 1
 COMMAND = "python -m pytest_gpuperf doctor"
@@ -18,7 +18,7 @@ COMMAND = "python -m pytest_gpuperf doctor"
 
 def report(facts: Facts, findings: Sequence[Finding]) -> list[str]:
     """The topology, then what was found, the worst first; what is well is counted and named in one line."""
-    lines = table(facts.inspection, facts.system.nodes)
+    lines = format_table(facts.inspection, facts.system.nodes)
     if lines:
         lines.append("")
     for finding in findings:
@@ -32,10 +32,10 @@ def report(facts: Facts, findings: Sequence[Finding]) -> list[str]:
     well = dict.fromkeys(finding.check for finding in findings if finding.severity is Severity.PASS)
     if well:
         lines.append(f"{'pass':8} {', '.join(well)}")
-    return [*lines, "", summary(facts, findings)]
+    return [*lines, "", format_summary(facts, findings)]
 
 
-def summary(facts: Facts, findings: Sequence[Finding]) -> str:
+def format_summary(facts: Facts, findings: Sequence[Finding]) -> str:
     """How many GPUs and findings there are, in a line."""
     gpus = Counter(gpu.name or "unknown GPU" for gpu in facts.inspection.gpus)
     machine = ", ".join(f"{count} x {name}" for name, count in gpus.items()) or "no GPU"
@@ -44,24 +44,24 @@ def summary(facts: Facts, findings: Sequence[Finding]) -> str:
     return f"{machine}: {words}"
 
 
-def odd(findings: Sequence[Finding]) -> list[Finding]:
+def list_odd(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings that a run should know of, the worst first."""
     return [finding for finding in findings if finding.severity in (Severity.CRITICAL, Severity.WARNING)]
 
 
-def header(findings: Sequence[Finding]) -> str:
+def format_header(findings: Sequence[Finding]) -> str:
     """One line for the header of a run: the worst finding, and how many more there are."""
-    bad = odd(findings)
+    bad = list_odd(findings)
     if not bad:
         return "doctor: nothing critical, no warnings"
     more = f"; {len(bad) - 1} more: {COMMAND}" if len(bad) > 1 else f"; see {COMMAND}"
     return f"doctor: {bad[0].severity.value}: {bad[0].what}{more}"
 
 
-def suggestions(facts: Facts, found: Sequence[Suggestion]) -> list[str]:
+def format_suggestions(facts: Facts, found: Sequence[Suggestion]) -> list[str]:
     """One block for each variable; or that none is better than NCCL's own choice."""
     if not found:
-        return [f"none: {why_none(facts)}"]
+        return [f"none: {explain_none(facts)}"]
     lines = []
     for one in found:
         lines += [one.command, f"    why:    {one.reason}", f"    source: {one.source}"]
@@ -70,11 +70,11 @@ def suggestions(facts: Facts, found: Sequence[Suggestion]) -> list[str]:
     return lines
 
 
-def document(facts: Facts, findings: Sequence[Finding], found: Sequence[Suggestion] | None) -> Mapping[str, Any]:
+def make_document(facts: Facts, findings: Sequence[Finding], found: Sequence[Suggestion] | None) -> Mapping[str, Any]:
     """Return the report as plain JSON types; ``--facts`` reads ``facts`` back."""
     return {
         "doctor": SCHEMA,
-        "facts": plain(facts),
-        "findings": [plain(finding) for finding in findings],
-        **({} if found is None else {"suggestions": [plain(one) for one in found]}),
+        "facts": make_plain(facts),
+        "findings": [make_plain(finding) for finding in findings],
+        **({} if found is None else {"suggestions": [make_plain(one) for one in found]}),
     }

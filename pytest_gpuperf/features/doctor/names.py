@@ -122,7 +122,7 @@ def exists(name: str) -> bool:
     return not name.startswith(_GUARDED) or name in KNOWN or bool(_FOREIGN.match(name))
 
 
-def nearest(name: str) -> str:
+def find_nearest(name: str) -> str:
     """The real name that a misspelled one is nearest to; empty if none is near."""
     found = difflib.get_close_matches(name.upper(), sorted(KNOWN), 1, _NEAR)
     return found[0] if found else ""

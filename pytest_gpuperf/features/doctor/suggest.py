@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pytest_gpuperf.features.doctor import names
-from pytest_gpuperf.features.doctor.checks.variables import origin, overrides
+from pytest_gpuperf.features.doctor.checks.variables import describe_effect, describe_origin
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.hardware.topology import labels
+from pytest_gpuperf.hardware.topology import label_pairs
 
 GUIDE = "NCCL user guide, Environment Variables"
 _FAR = ("PHB", "NODE", "SYS")
@@ -38,15 +38,15 @@ class Suggestion:
 
 def suggest(facts: Facts) -> tuple[Suggestion, ...]:
     """The settings; empty if NCCL's own choice is the best that is known."""
-    return (*_unset(facts), *_distance(facts), *_network(facts))
+    return (*_unset(facts), *_suggest_p2p_level(facts), *_suggest_network(facts))
 
 
-def why_none(facts: Facts) -> str:
+def explain_none(facts: Facts) -> str:
     """What NCCL chooses by itself on this machine, in a sentence."""
     seen = facts.inspection
     if len(seen.gpus) < 2:
         return "NCCL has nothing to choose with fewer than two GPUs"
-    words = set(labels(seen).values())
+    words = set(label_pairs(seen).values())
     if all(word.startswith("NV") for word in words):
         through = "NVSwitch" if all(gpu.switched for gpu in seen.gpus) else "NVLink"
         return f"{through} joins all GPUs, and NCCL finds rings, trees, channels and protocols for it by itself"
@@ -56,21 +56,21 @@ def why_none(facts: Facts) -> str:
 def _unset(facts: Facts) -> Iterator[Suggestion]:
     settings = facts.settings
     for name in sorted(settings):
-        where = origin(facts, name)
+        where = describe_origin(facts, name)
         if name.startswith("NCCL_") and name in names.RETIRED:
             yield Suggestion(name, None, f"an old name{where}; {names.RETIRED[name]} took its place", GUIDE)
         elif name.startswith("NCCL_") and not names.exists(name):
-            near = names.nearest(name)
+            near = names.find_nearest(name)
             reason = f"no version of NCCL reads it{where}" + (f"; {near} may be meant" if near else "")
             yield Suggestion(name, None, reason, "NCCL 2.18 to 2.30, src/")
-        elif name.startswith("NCCL_") and (effect := overrides(name, settings[name])):
+        elif name.startswith("NCCL_") and (effect := describe_effect(name, settings[name])):
             yield Suggestion(name, None, f"{effect}{where}", GUIDE, measure=name not in ("NCCL_P2P_DISABLE",))
 
 
-def _distance(facts: Facts) -> Iterator[Suggestion]:
+def _suggest_p2p_level(facts: Facts) -> Iterator[Suggestion]:
     """Direct access across a host bridge, which NCCL does not take by itself."""
     seen = facts.inspection
-    known = labels(seen)
+    known = label_pairs(seen)
     far = [pair for pair in seen.pairs if known[pair.first, pair.second] in _FAR]
     reach = [pair for pair in far if pair.p2p.get("read") == "ok" and pair.p2p.get("write") == "ok"]
     if reach and len(reach) == len(far) and "NCCL_P2P_LEVEL" not in facts.settings:
@@ -85,7 +85,7 @@ def _distance(facts: Facts) -> Iterator[Suggestion]:
         )
 
 
-def _network(facts: Facts) -> Iterator[Suggestion]:
+def _suggest_network(facts: Facts) -> Iterator[Suggestion]:
     """What several hosts need; nothing on a machine alone."""
     active = [port for port in facts.network.ports if port.state == "ACTIVE" and port.driver != "efa" and port.gbit]
     fastest = max((port.gbit or 0 for port in active), default=0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pytest_gpuperf.features.doctor.readers.text import spell
 from pytest_gpuperf.hardware.inspection import Inspection
-from pytest_gpuperf.hardware.numa import Nodes, node_of
+from pytest_gpuperf.hardware.numa import Nodes, find_node
 from pytest_gpuperf.hardware.topology import UNKNOWN, Topology
 
 
-def table(seen: Inspection, nodes: Nodes) -> list[str]:
+def format_table(seen: Inspection, nodes: Nodes) -> list[str]:
     """The lines of the table; nothing without GPUs.
 
     Args:
@@ -22,6 +22,6 @@ def table(seen: Inspection, nodes: Nodes) -> list[str]:
     rows = [["", *names, "CPU cores", "NUMA"]]
     for index, gpu in enumerate(seen.gpus):
         cells = ["X" if other == index else topology.label(index, other) for other in range(len(names))]
-        rows.append([names[index], *cells, spell(gpu.cores) or UNKNOWN, node_of(gpu.cores, nodes) or UNKNOWN])
+        rows.append([names[index], *cells, spell(gpu.cores) or UNKNOWN, find_node(gpu.cores, nodes) or UNKNOWN])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 GIB = 2**30
 
 
-def gpus(indices: Sequence[int]) -> str:
+def format_gpus(indices: Sequence[int]) -> str:
     """GPU 3; GPUs 0, 1, 5."""
     return f"GPU{'s' if len(indices) > 1 else ''} {', '.join(map(str, indices))}"
 
 
-def several(things: Iterable[object]) -> str:
+def join_unique(things: Iterable[object]) -> str:
     """Things on one line, each once."""
     return ", ".join(dict.fromkeys(map(str, things)))
 
 
-def bytes_of(count: float) -> str:
+def format_size(count: float) -> str:
     """64 MiB, 1.5 GiB."""
     for unit, size in (("TiB", 2**40), ("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:

@@ -33,6 +33,6 @@ class Cancelling:
         return self.by
 
 
-def status_of(number: signal.Signals) -> int:
+def compute_status(number: signal.Signals) -> int:
     """Return the exit status of a process that a signal has ended, as a shell has it."""
     return 128 + int(number)

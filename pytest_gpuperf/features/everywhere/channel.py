@@ -70,7 +70,7 @@ class Channel:
         Raises:
             ChannelError: the other side is silent or gone, or sends something else.
         """
-        while (message := await self._line())["is"] == "beat":
+        while (message := await self._read_message())["is"] == "beat":
             pass
         return message
 
@@ -87,7 +87,7 @@ class Channel:
             await asyncio.sleep(BEAT)
             await self.send("beat")
 
-    async def _line(self) -> Message:
+    async def _read_message(self) -> Message:
         try:
             line = await asyncio.wait_for(self._reader.readline(), self._silence)
         except TimeoutError:
@@ -105,7 +105,7 @@ class Channel:
         return message
 
 
-def proof(token: str, side: str, greeting: Mapping[str, Any], answer: str) -> str:
+def compute_proof(token: str, side: str, greeting: Mapping[str, Any], answer: str) -> str:
     """Return what only a side that has the token can compute.
 
     Args:
@@ -118,6 +118,6 @@ def proof(token: str, side: str, greeting: Mapping[str, Any], answer: str) -> st
     return hmac.new(token.encode(), content, hashlib.sha256).hexdigest()
 
 
-def same(one: object, other: str) -> bool:
+def is_same_proof(one: object, other: str) -> bool:
     """Whether both proofs are the same; takes as long for any difference."""
     return isinstance(one, str) and hmac.compare_digest(one.encode(), other.encode())

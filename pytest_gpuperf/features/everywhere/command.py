@@ -18,26 +18,33 @@ def add(commands: Commands) -> None:
         "compares the nodes, starts Ray on them, runs COMMAND on the first, and ends everything. Every node exits with "
         "COMMAND's status, or with 69 if COMMAND could not run to its end. pytest gets the option --cluster.",
     )
-    command.set_defaults(run=_everywhere, refuse=command.error)
+    command.set_defaults(run=_run_everywhere, refuse=command.error)
     command.add_argument("--head", metavar="HOST", help="name or address of the first node (the launcher's)")
     command.add_argument("--nodes", type=_count, metavar="N", help="number of nodes (the launcher's)")
     command.add_argument("--rank", type=int, metavar="K", help="number of this node; 0 is the first (the launcher's)")
     command.add_argument(
-        "--port", type=_port, metavar="PORT", help="where the first node listens (one that the job's number gives)"
+        "--port",
+        type=_parse_port,
+        metavar="PORT",
+        help="where the first node listens (one that the job's number gives)",
     )
     command.add_argument(
-        "--wait", type=_seconds, default=120.0, metavar="S", help="seconds in which all nodes must come (120)"
+        "--wait", type=_parse_seconds, default=120.0, metavar="S", help="seconds in which all nodes must come (120)"
     )
     command.add_argument(
-        "--lost-after", type=_seconds, default=30.0, metavar="S", help="seconds of silence that make a node lost (30)"
+        "--lost-after",
+        type=_parse_seconds,
+        default=30.0,
+        metavar="S",
+        help="seconds of silence that make a node lost (30)",
     )
     command.add_argument(
-        "--grace", type=_seconds, default=10.0, metavar="S", help="seconds for COMMAND to end if cancelled (10)"
+        "--grace", type=_parse_seconds, default=10.0, metavar="S", help="seconds for COMMAND to end if cancelled (10)"
     )
     command.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command, after --")
 
 
-def _everywhere(options: argparse.Namespace) -> int:
+def _run_everywhere(options: argparse.Namespace) -> int:
     """Returns the exit status of the command, or 69."""
     import asyncio
     import os
@@ -78,14 +85,14 @@ def _count(text: str) -> int:
     return value
 
 
-def _port(text: str) -> int:
+def _parse_port(text: str) -> int:
     value = int(text)
     if not 0 < value < 65536:
         raise argparse.ArgumentTypeError(f"expected a port from 1 to 65535, got {text}")
     return value
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text}")

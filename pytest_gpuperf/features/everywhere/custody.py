@@ -132,6 +132,6 @@ class Custody:
         self._ended.clear()
 
 
-def temporary(environ: Mapping[str, str]) -> Path:
+def choose_temp_folder(environ: Mapping[str, str]) -> Path:
     """Return where the folder of a custody is made: as Ray does, and not below a long TMPDIR."""
     return Path(environ.get("RAY_TMPDIR") or "/tmp")

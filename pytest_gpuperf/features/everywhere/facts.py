@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from pytest_gpuperf.hardware.device import HardwareError
-from pytest_gpuperf.hardware.interfaces import interface_names, interface_of, packet_size_of
+from pytest_gpuperf.hardware.interfaces import find_interface, list_interfaces, read_packet_size
 from pytest_gpuperf.hardware.machine import find_devices
-from pytest_gpuperf.ranks.alike import ALIKE, version_of
+from pytest_gpuperf.ranks.alike import ALIKE, read_version
 
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
@@ -52,7 +52,7 @@ class NodeFacts:
     ray_address: str
     """What ``RAY_ADDRESS`` is here; empty if it is not set."""
 
-    def as_json(self) -> dict[str, Any]:
+    def make_json(self) -> dict[str, Any]:
         """Return the facts as JSON has them."""
         return asdict(self)
 
@@ -71,19 +71,19 @@ def gather(address: str, environ: Mapping[str, str]) -> NodeFacts:
         environ: its environment.
     """
     host = socket.gethostname()
-    interface = interface_of(address) or ""
+    interface = find_interface(address) or ""
     wanted = {name: environ[name] for name in _INTERFACES if environ.get(name)}
     return NodeFacts(
         host=host,
         address=address,
-        versions=_versions(),
-        gpus=_gpus(environ),
+        versions=_read_versions(),
+        gpus=_list_gpus(environ),
         shared_memory=shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0,
         cores=len(os.sched_getaffinity(0)),
         machine_cores=os.cpu_count() or 1,
         interface=interface,
-        mtu=packet_size_of(interface) or 0,
-        interfaces=interface_names(),
+        mtu=read_packet_size(interface) or 0,
+        interfaces=list_interfaces(),
         wanted_interfaces=wanted,
         own_name_is=resolve(host),
         ray_address=environ.get("RAY_ADDRESS", ""),
@@ -99,12 +99,12 @@ def resolve(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def now() -> float:
+def read_clock() -> float:
     """Return the time of the node's clock, seconds."""
     return time.time()
 
 
-def _versions() -> dict[str, str]:
+def _read_versions() -> dict[str, str]:
     nccl = ""
     for distribution in importlib.metadata.distributions():
         if (distribution.metadata["Name"] or "").startswith("nvidia-nccl-cu"):
@@ -112,12 +112,12 @@ def _versions() -> dict[str, str]:
             break
     return {
         "Python": platform.python_version(),
-        **{name: version_of(name) for name in (*ALIKE, "ray")},
+        **{name: read_version(name) for name in (*ALIKE, "ray")},
         "NCCL": nccl,
     }
 
 
-def _gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
+def _list_gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
     try:
         return tuple(gpu.name for gpu in find_devices().visible(environ))
     except HardwareError:

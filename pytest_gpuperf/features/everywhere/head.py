@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_gpuperf.features.everywhere import ray_node
-from pytest_gpuperf.features.everywhere.cancelling import Cancelling, status_of
+from pytest_gpuperf.features.everywhere.cancelling import Cancelling, compute_status
 from pytest_gpuperf.features.everywhere.channel import ChannelError
-from pytest_gpuperf.features.everywhere.custody import Custody, CustodyError, temporary
-from pytest_gpuperf.features.everywhere.facts import NodeFacts, gather, now, resolve
+from pytest_gpuperf.features.everywhere.custody import Custody, CustodyError, choose_temp_folder
+from pytest_gpuperf.features.everywhere.facts import NodeFacts, gather, read_clock, resolve
 from pytest_gpuperf.features.everywhere.peers import Peer, Peers
-from pytest_gpuperf.features.everywhere.preflight import Node, Unreached, findings, summary
-from pytest_gpuperf.features.everywhere.probing import TIMEOUT, Answering, Target, peers_of, probe
+from pytest_gpuperf.features.everywhere.preflight import Node, Unreached, format_summary, list_findings
+from pytest_gpuperf.features.everywhere.probing import TIMEOUT, Answering, Target, choose_peers, probe
 from pytest_gpuperf.features.everywhere.secret import OPEN, Secret, SecretError, own_secret
 from pytest_gpuperf.features.everywhere.settings import UNAVAILABLE, Settings, say
 from pytest_gpuperf.report.units import format_count
@@ -60,7 +60,7 @@ class _Head:
 
     async def run(self) -> int:
         """Does all of it."""
-        course = asyncio.create_task(self._course())
+        course = asyncio.create_task(self._run_course())
         cancelled = asyncio.create_task(self._cancelling.wait())
         await asyncio.wait([course, cancelled], return_when=asyncio.FIRST_COMPLETED)
         why = ""
@@ -83,7 +83,7 @@ class _Head:
             with contextlib.suppress(asyncio.CancelledError):
                 await course
         if self._cancelling.by is not None and status in (0, UNAVAILABLE):
-            status = status_of(self._cancelling.by)
+            status = compute_status(self._cancelling.by)
         await self._end(status, why)
         return status
 
@@ -96,7 +96,7 @@ class _Head:
             if not await task:
                 say(f"warning: node {socket.gethostname()}: processes of the run could not be ended")
 
-    async def _course(self) -> int:
+    async def _run_course(self) -> int:
         """Return the exit status of the command.
 
         Raises:
@@ -112,14 +112,14 @@ class _Head:
         clocks = [0.0, *(peer.clock for peer in self._peers.nodes)]
         names = await asyncio.to_thread(lambda: [resolve(node.facts.host) for node in nodes])
         nodes = [replace(node, clock=clocks[k], resolves=names[k]) for k, node in enumerate(nodes)]
-        found = findings(nodes, unreached)
+        found = list_findings(nodes, unreached)
         for one in found:
             say(str(one))
         if blocking := sum(one.blocks for one in found):
             raise RunError(f"the nodes cannot run the command: {format_count(blocking, 'error')} above")
-        say(summary(nodes, self._settings.place.launcher))
-        address = await self._ray(nodes, port)
-        return await self._command(address)
+        say(format_summary(nodes, self._settings.place.launcher))
+        address = await self._start_ray(nodes, port)
+        return await self._run_command(address)
 
     async def _gather(self) -> list[Node]:
         """Return the nodes once all are here."""
@@ -134,7 +134,7 @@ class _Head:
                     f"this node cannot listen at port {ports}: {error.strerror}: give another --port"
                 ) from None
             if not await self._peers.complete(self._settings.wait):
-                raise RunError(self._not_come(port))
+                raise RunError(self._describe_missing(port))
         own = await facts
         if reached := Counter(peer.reached for peer in self._peers.nodes):
             if len(reached) > 1:
@@ -150,7 +150,7 @@ class _Head:
             peer.name = node.name
         return nodes
 
-    def _not_come(self, port: int) -> str:
+    def _describe_missing(self, port: int) -> str:
         place, came = self._settings.place, self._peers.nodes
         hosts = ", ".join([socket.gethostname(), *(peer.facts.host for peer in came)])
         ranks = {0, *(peer.rank for peer in came)}
@@ -170,14 +170,14 @@ class _Head:
         async def compare(peer: Peer) -> None:
             seen = []
             for _ in range(_CLOCKS):
-                began = now()
+                began = read_clock()
                 await peer.channel.send("clock")
                 there = float((await peer.answer(_ANSWER))["time"])
-                ended = now()
+                ended = read_clock()
                 seen.append((ended - began, there - (began + ended) / 2))
             peer.clock = min(seen)[1]
 
-        await self._all(compare)
+        await self._do_on_all(compare)
 
     async def _probe(self, nodes: Sequence[Node], port: int) -> list[Unreached]:
         """Return the connections between nodes that fail. The first node is tried at the port that Ray will have."""
@@ -190,7 +190,7 @@ class _Head:
             await peer.channel.send("listen")
             ports[peer.name] = int((await peer.answer(_ANSWER))["port"])
 
-        await self._all(listens)
+        await self._do_on_all(listens)
         targets = [Target(nodes[0].name, nodes[0].facts.address, port)]
         targets += [Target(node.name, node.facts.address, ports[node.name]) for node in nodes[1:]]
         by_name = {target.name: target for target in targets}
@@ -202,26 +202,26 @@ class _Head:
 
         async def tries(peer: Peer) -> None:
             index = next(k for k, target in enumerate(targets) if target.name == peer.name)
-            wanted = [[one.name, one.address, one.port] for one in peers_of(index, targets)]
+            wanted = [[one.name, one.address, one.port] for one in choose_peers(index, targets)]
             await peer.channel.send("probe", targets=wanted)
             for name, why in (await peer.answer(_ANSWER + TIMEOUT))["failed"]:
                 note(peer.name, name, why)
 
-        trying = asyncio.create_task(probe(peers_of(0, targets)))
-        await self._all(tries)
+        trying = asyncio.create_task(probe(choose_peers(0, targets)))
+        await self._do_on_all(tries)
         for target, why in await trying:
             note(nodes[0].name, target.name, why)
         answering.close()
         return failed
 
-    async def _ray(self, nodes: Sequence[Node], port: int) -> str:
+    async def _start_ray(self, nodes: Sequence[Node], port: int) -> str:
         """Return host and port of Ray's head, once all nodes have joined."""
         own = nodes[0].facts
         address = f"{own.address}:{port}"
-        self._custody = await Custody.begin(temporary(self._environ))
+        self._custody = await Custody.begin(choose_temp_folder(self._environ))
         output = self._custody.folder / "start.log"
-        argv = ray_node.head_command(own.address, port, nodes[0].name, own.shared_memory)
-        environ = ray_node.environment(self._environ, self._secret, self._custody.folder)
+        argv = ray_node.make_head_command(own.address, port, nodes[0].name, own.shared_memory)
+        environ = ray_node.make_environment(self._environ, self._secret, self._custody.folder)
         try:
             async with asyncio.timeout(_RAY_TIMEOUT):
                 status = await self._custody.run("ray", argv, environ, output)
@@ -229,7 +229,7 @@ class _Head:
             status = None
         if status != 0:
             how = f"did not end within {_RAY_TIMEOUT:g} s" if status is None else f"has ended with {status}"
-            printed = ray_node.last_lines(output)
+            printed = ray_node.read_last_lines(output)
             raise RunError(
                 f"node {nodes[0].name}: Ray did not start: `{ray_node.show_command(argv)}` {how}:\n{printed}"
             )
@@ -241,16 +241,16 @@ class _Head:
             if (answer := await peer.answer(_RAY_TIMEOUT))["is"] != "up":
                 raise ChannelError(f"Ray did not start: {answer['why']}")
 
-        await self._all(joins)
+        await self._do_on_all(joins)
         return address
 
-    async def _command(self, address: str) -> int:
+    async def _run_command(self, address: str) -> int:
         assert self._custody is not None
-        environ = ray_node.command_environment(self._environ, self._secret, address, self._custody.folder)
+        environ = ray_node.make_command_environment(self._environ, self._secret, address, self._custody.folder)
         self._runs = True
         return await self._custody.run("command", self._settings.command, environ, None)
 
-    async def _all(self, task: Callable[[Peer], Awaitable[None]]) -> None:
+    async def _do_on_all(self, task: Callable[[Peer], Awaitable[None]]) -> None:
         """Does a task with all other nodes side by side.
 
         Raises:

@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Any
 
-from pytest_gpuperf.ranks.descent import adopt_orphans, children
+from pytest_gpuperf.ranks.descent import adopt_orphans, list_children
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK = 0.01  # seconds between looks at processes that were killed
@@ -110,7 +110,7 @@ def end_descendants(timeout: float = _KILL_TIMEOUT) -> bool:
     """Kills all that descends from this process, which adopts orphans; return whether nothing is left."""
     until = time.monotonic() + timeout
     while time.monotonic() < until:
-        for pid in children():
+        for pid in list_children():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         try:

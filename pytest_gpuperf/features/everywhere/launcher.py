@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from pytest_gpuperf.hardware.hostlist import openmpi_names, slurm_names
+from pytest_gpuperf.hardware.hostlist import parse_openmpi_names, parse_slurm_names
 
 
 class LauncherError(Exception):
@@ -110,7 +110,7 @@ def _read(launcher: Launcher, environ: Mapping[str, str]) -> Place:
         raise LauncherError(f"{launcher.name} has set a variable that cannot be read: {error}") from None
 
 
-def _torchrun(environ: Mapping[str, str]) -> Place:
+def _read_torchrun(environ: Mapping[str, str]) -> Place:
     world, local = int(environ["WORLD_SIZE"]), int(environ["LOCAL_WORLD_SIZE"])
     nodes = int(environ.get("GROUP_WORLD_SIZE") or world // local)
     rank = int(environ.get("GROUP_RANK") or int(environ["RANK"]) // local)
@@ -119,12 +119,14 @@ def _torchrun(environ: Mapping[str, str]) -> Place:
     return Place("torchrun", job, nodes, (environ["MASTER_ADDR"],), rank == 0 and leads, leads, rank)
 
 
-def _openmpi(environ: Mapping[str, str]) -> Place:
+def _read_openmpi(environ: Mapping[str, str]) -> Place:
     size, local = int(environ["OMPI_COMM_WORLD_SIZE"]), int(environ["OMPI_COMM_WORLD_LOCAL_SIZE"])
     rank = int(environ["OMPI_COMM_WORLD_RANK"])
     where = re.search(r"tcp6?://\[?([^,:;\]]+)", environ.get("OMPI_MCA_orte_hnp_uri", ""))
     # mpirun's own host comes first: usually it is the one of rank 0.
-    heads = dict.fromkeys([*([where[1]] if where else []), *openmpi_names(environ.get("OMPI_MCA_orte_node_regex", ""))])
+    heads = dict.fromkeys(
+        [*([where[1]] if where else []), *parse_openmpi_names(environ.get("OMPI_MCA_orte_node_regex", ""))]
+    )
     job = environ.get("PMIX_NAMESPACE", "")
     leads = int(environ["OMPI_COMM_WORLD_LOCAL_RANK"]) == 0
     key = environ.get("OMPI_MCA_orte_precondition_transports", "")
@@ -132,28 +134,28 @@ def _openmpi(environ: Mapping[str, str]) -> Place:
     return Place("OpenMPI", job, -(-size // local), tuple(heads), rank == 0, leads, node, key=key)
 
 
-def _hydra(environ: Mapping[str, str]) -> Place:
+def _read_hydra(environ: Mapping[str, str]) -> Place:
     size, local = int(environ["PMI_SIZE"]), int(environ["MPI_LOCALNRANKS"])
     rank = int(environ["PMI_RANK"])
     leads = int(environ["MPI_LOCALRANKID"]) == 0
     return Place("MPICH or Intel MPI", "hydra", -(-size // local), (), rank == 0, leads, rank if local == 1 else None)
 
 
-def _slurm(environ: Mapping[str, str]) -> Place:
-    names = slurm_names(environ["SLURM_STEP_NODELIST"])
+def _read_slurm(environ: Mapping[str, str]) -> Place:
+    names = parse_slurm_names(environ["SLURM_STEP_NODELIST"])
     job = f"{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '')}"
     rank, leads = int(environ["SLURM_NODEID"]), int(environ["SLURM_LOCALID"]) == 0
     return Place(f"Slurm, step {job}", job, len(names), names[:1], rank == 0 and leads, leads, rank, names)
 
 
-def _pmix(environ: Mapping[str, str]) -> Place:
+def _read_pmix(environ: Mapping[str, str]) -> Place:
     size, rank = int(environ.get("PMIX_SIZE") or 0), int(environ["PMIX_RANK"])
     if not size:
         raise LauncherError("PMIx does not say how many nodes there are: give --head HOST and --nodes N on every node")
     return Place("PMIx", environ["PMIX_NAMESPACE"], size, (), rank == 0, True, rank)
 
 
-def _pet(environ: Mapping[str, str]) -> Place:
+def _read_pet(environ: Mapping[str, str]) -> Place:
     nodes = environ["PET_NNODES"]
     if not nodes.isdecimal():
         raise LauncherError(f"PET_NNODES is {nodes!r}: expected one number, because nodes cannot join or leave a run")
@@ -162,7 +164,7 @@ def _pet(environ: Mapping[str, str]) -> Place:
     return Place("the pod's PET_ variables", job, int(nodes), (head,), rank == 0, True, rank)
 
 
-def _pytorchjob(environ: Mapping[str, str]) -> Place:
+def _read_pytorchjob(environ: Mapping[str, str]) -> Place:
     # The operator of PyTorchJobs sets these for one process a pod; torchrun would add LOCAL_RANK.
     rank, head = int(environ["RANK"]), environ["MASTER_ADDR"]
     job = f"{head} {environ.get('MASTER_PORT', '')}"
@@ -170,18 +172,18 @@ def _pytorchjob(environ: Mapping[str, str]) -> Place:
 
 
 LAUNCHERS = (  # the innermost first: torchrun may be started by Slurm
-    Launcher("torchrun", "LOCAL_RANK", ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"), _torchrun),
+    Launcher("torchrun", "LOCAL_RANK", ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"), _read_torchrun),
     Launcher(
         "OpenMPI",
         "OMPI_COMM_WORLD_RANK",
         ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-        _openmpi,
+        _read_openmpi,
     ),
-    Launcher("MPICH or Intel MPI", "MPI_LOCALRANKID", ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"), _hydra),
-    Launcher("Slurm", "SLURM_JOB_ID", ("SLURM_STEP_NODELIST", "SLURM_NODEID", "SLURM_LOCALID"), _slurm),
-    Launcher("PMIx", "PMIX_RANK", ("PMIX_NAMESPACE",), _pmix),
-    Launcher("Kubeflow", "PET_NNODES", ("PET_NODE_RANK", "PET_MASTER_ADDR"), _pet),
-    Launcher("PyTorchJob", "MASTER_ADDR", ("RANK", "WORLD_SIZE"), _pytorchjob),
+    Launcher("MPICH or Intel MPI", "MPI_LOCALRANKID", ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"), _read_hydra),
+    Launcher("Slurm", "SLURM_JOB_ID", ("SLURM_STEP_NODELIST", "SLURM_NODEID", "SLURM_LOCALID"), _read_slurm),
+    Launcher("PMIx", "PMIX_RANK", ("PMIX_NAMESPACE",), _read_pmix),
+    Launcher("Kubeflow", "PET_NNODES", ("PET_NODE_RANK", "PET_MASTER_ADDR"), _read_pet),
+    Launcher("PyTorchJob", "MASTER_ADDR", ("RANK", "WORLD_SIZE"), _read_pytorchjob),
 )
 """The launchers whose variables are known, the innermost first."""
 
@@ -192,7 +194,7 @@ OF_A_PROCESS = re.compile(
 """Variables that a launcher sets for one process: neither Ray nor the command may take them for its own."""
 
 
-def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
+def strip_launcher(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what the launcher has set for this one process."""
     return {name: value for name, value in environ.items() if not OF_A_PROCESS.fullmatch(name)}
 

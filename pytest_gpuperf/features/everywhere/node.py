@@ -10,12 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_gpuperf.features.everywhere import ray_node
-from pytest_gpuperf.features.everywhere.cancelling import Cancelling, status_of
-from pytest_gpuperf.features.everywhere.channel import LIMIT, Channel, ChannelError, Message, proof, same
-from pytest_gpuperf.features.everywhere.custody import Custody, CustodyError, temporary
-from pytest_gpuperf.features.everywhere.facts import gather, now
+from pytest_gpuperf.features.everywhere.cancelling import Cancelling, compute_status
+from pytest_gpuperf.features.everywhere.channel import (
+    LIMIT,
+    Channel,
+    ChannelError,
+    Message,
+    compute_proof,
+    is_same_proof,
+)
+from pytest_gpuperf.features.everywhere.custody import Custody, CustodyError, choose_temp_folder
+from pytest_gpuperf.features.everywhere.facts import gather, read_clock
 from pytest_gpuperf.features.everywhere.probing import Answering, Target, probe
-from pytest_gpuperf.features.everywhere.secret import Secret, SecretError, shared_secret
+from pytest_gpuperf.features.everywhere.secret import Secret, SecretError, read_shared_secret
 from pytest_gpuperf.features.everywhere.settings import UNAVAILABLE, Settings, say
 
 _CONNECT_TIMEOUT = 3.0  # seconds for one of the head's ports
@@ -50,7 +57,7 @@ async def follow(settings: Settings, environ: Mapping[str, str]) -> int:
     await asyncio.wait([joining, cancelled], return_when=asyncio.FIRST_COMPLETED)
     if not joining.done():
         joining.cancel()
-        return status_of(cancelled.result())
+        return compute_status(cancelled.result())
     try:
         joined = joining.result()
     except (ChannelError, SecretError) as error:
@@ -65,7 +72,7 @@ async def follow(settings: Settings, environ: Mapping[str, str]) -> int:
             served.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await served
-            return status_of(cancelled.result())
+            return compute_status(cancelled.result())
     cancelled.cancel()
     return served.result()
 
@@ -128,7 +135,7 @@ async def _welcome(channel: Channel, settings: Settings, environ: Mapping[str, s
     host = socket.gethostname()
     try:
         secret = await asyncio.to_thread(
-            shared_secret, greeting["source"], greeting["credential"], place, environ, settings.home
+            read_shared_secret, greeting["source"], greeting["credential"], place, environ, settings.home
         )
     except SecretError as error:
         await channel.send("lacks", why=f"host {host}: {error}")
@@ -139,7 +146,7 @@ async def _welcome(channel: Channel, settings: Settings, environ: Mapping[str, s
         "hello",
         host=host,
         nonce=nonce,
-        proof=proof(secret.token, "node", greeting, nonce),
+        proof=compute_proof(secret.token, "node", greeting, nonce),
         leads=place.leads,
         rank=place.rank,
     )
@@ -148,9 +155,9 @@ async def _welcome(channel: Channel, settings: Settings, environ: Mapping[str, s
         raise NotThisJobError  # another job of this user on the same head: it may be at the next port
     if answer["is"] == "refused":
         raise SecretError(f"the first node, at {channel.peer_address}, refuses this one: {answer['why']}")
-    if not same(answer.get("proof"), proof(secret.token, "head", greeting, nonce)):
+    if not is_same_proof(answer.get("proof"), compute_proof(secret.token, "head", greeting, nonce)):
         raise SecretError(f"the process at {channel.peer_address} does not have the secret of this job")
-    await channel.send("facts", facts=facts.as_json())  # larger than a packet, unlike all before
+    await channel.send("facts", facts=facts.make_json())  # larger than a packet, unlike all before
     return Joined(channel, secret, channel.peer_address, facts.shared_memory)
 
 
@@ -172,7 +179,7 @@ class _Node:
         channel, host = self._joined.channel, socket.gethostname()
         try:
             while True:
-                message = await self._message()
+                message = await self._receive_message()
                 if message["is"] == "end":
                     break
                 await self._do(message)
@@ -194,7 +201,7 @@ class _Node:
             say(message["why"])
         return int(message["status"])
 
-    async def _message(self) -> Message:
+    async def _receive_message(self) -> Message:
         """Return what the head asks next.
 
         Raises:
@@ -216,7 +223,7 @@ class _Node:
         channel = self._joined.channel
         match message["is"]:
             case "clock":
-                await channel.send("clock", time=now())
+                await channel.send("clock", time=read_clock())
             case "listen":
                 self._answering = await Answering.begin()
                 await channel.send("listens", port=self._answering.port)
@@ -231,17 +238,17 @@ class _Node:
         if self._answering is not None:
             self._answering.close()
         try:
-            self._custody = await Custody.begin(temporary(self._environ))
+            self._custody = await Custody.begin(choose_temp_folder(self._environ))
             self._custody.remove(folder)  # Ray uses the head's folder on all nodes
             output = self._custody.folder / "start.log"
-            argv = ray_node.node_command(head, channel.own_address, name, self._joined.shared_memory)
-            environ = ray_node.environment(self._environ, secret, self._custody.folder)
+            argv = ray_node.make_node_command(head, channel.own_address, name, self._joined.shared_memory)
+            environ = ray_node.make_environment(self._environ, secret, self._custody.folder)
             status = await self._custody.run("ray", argv, environ, output)
         except (CustodyError, OSError) as error:
             await channel.send("failed", why=str(error))
             return
         if status:
-            text = f"`{ray_node.show_command(argv)}` has ended with {status}:\n{ray_node.last_lines(output)}"
+            text = f"`{ray_node.show_command(argv)}` has ended with {status}:\n{ray_node.read_last_lines(output)}"
             await channel.send("failed", why=text)
             return
         await channel.send("up")

@@ -14,8 +14,8 @@ from pytest_gpuperf.features.everywhere.channel import (
     Channel,
     ChannelError,
     Message,
-    proof,
-    same,
+    compute_proof,
+    is_same_proof,
 )
 from pytest_gpuperf.features.everywhere.facts import NodeFacts
 from pytest_gpuperf.features.everywhere.secret import Secret, SecretError
@@ -148,7 +148,7 @@ class Peers:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         channel = Channel(reader, writer, _GREETING_TIMEOUT)
         try:
-            hello = await self._hello(channel)
+            hello = await self._receive_hello(channel)
         except (ChannelError, SecretError, KeyError) as error:
             self._refuse(f"{channel.peer_address}: {error}")
             hello = None
@@ -164,11 +164,11 @@ class Peers:
                 while True:
                     await channel.receive()
 
-    async def _hello(self, channel: Channel) -> Message | None:
+    async def _receive_hello(self, channel: Channel) -> Message | None:
         """Return what a process of this job says of itself; None if it is none."""
         greeting = {
             "source": self._secret.kind,
-            "credential": await asyncio.to_thread(self._secret.credential),
+            "credential": await asyncio.to_thread(self._secret.make_credential),
             "job": self._settings.place.digest.hex(),
             "nonce": secrets.token_hex(16),
         }
@@ -179,14 +179,14 @@ class Peers:
         if answer["is"] != "hello":
             raise ChannelError(str(answer.get("why", "no process of this command"))[:_SHOWN])
         nonce = str(answer.get("nonce"))
-        if not same(answer.get("proof"), proof(self._secret.token, "node", greeting, nonce)):
+        if not is_same_proof(answer.get("proof"), compute_proof(self._secret.token, "node", greeting, nonce)):
             host = str(answer.get("host", ""))[:_SHOWN]
             await channel.send("refused", why="another token")
             raise ChannelError(f"host {host} has another token")
         if answer["leads"] and len(self.nodes) >= self._settings.place.nodes - 1:
             await channel.send("refused", why=f"all {self._settings.place.nodes} nodes of this job have come")
             raise ChannelError(f"host {answer['host']} has come, and all nodes were there")
-        await channel.send("welcome", proof=proof(self._secret.token, "head", greeting, nonce))
+        await channel.send("welcome", proof=compute_proof(self._secret.token, "head", greeting, nonce))
         return answer
 
     async def _lead(self, channel: Channel, hello: dict[str, Any]) -> None:

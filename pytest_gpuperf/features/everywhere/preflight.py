@@ -55,19 +55,23 @@ class Unreached:
     why: str
 
 
-def findings(nodes: Sequence[Node], unreached: Sequence[Unreached] = ()) -> list[Finding]:
+def list_findings(nodes: Sequence[Node], unreached: Sequence[Unreached] = ()) -> list[Finding]:
     """Return what is wrong with nodes, what blocks first.
 
     Args:
         nodes: all of them, the first one first.
         unreached: connections that failed.
     """
-    found = [*_software(nodes), *_ports(unreached), *(one for node in nodes for one in _of_node(node, nodes[0]))]
-    found += [*_names(nodes), *_gpus(nodes), *_packets(nodes)]
+    found = [
+        *_check_software(nodes),
+        *_check_ports(unreached),
+        *(one for node in nodes for one in _check_node(node, nodes[0])),
+    ]
+    found += [*_check_names(nodes), *_check_gpus(nodes), *_check_packets(nodes)]
     return sorted(found, key=lambda one: not one.blocks)
 
 
-def _of_node(node: Node, first: Node) -> Iterator[Finding]:
+def _check_node(node: Node, first: Node) -> Iterator[Finding]:
     facts = node.facts
     if facts.ray_address:
         yield Finding(
@@ -108,7 +112,7 @@ def _of_node(node: Node, first: Node) -> Iterator[Finding]:
             blocks=False,
         )
     for name, wanted in facts.wanted_interfaces.items():
-        if not _some_interface(wanted, facts.interfaces):
+        if not _has_interface(wanted, facts.interfaces):
             yield Finding(
                 node.name,
                 f"{name} is {wanted}, and its interfaces are {', '.join(facts.interfaces)}",
@@ -116,7 +120,7 @@ def _of_node(node: Node, first: Node) -> Iterator[Finding]:
             )
 
 
-def _software(nodes: Sequence[Node]) -> Iterator[Finding]:
+def _check_software(nodes: Sequence[Node]) -> Iterator[Finding]:
     for name in (*MUST_BE_SAME, "NCCL"):
         versions = {node.name: node.facts.versions.get(name, "") for node in nodes}
         usual = Counter(versions.values()).most_common(1)[0][0]
@@ -136,7 +140,7 @@ def _software(nodes: Sequence[Node]) -> Iterator[Finding]:
                 )
 
 
-def _ports(unreached: Sequence[Unreached]) -> Iterator[Finding]:
+def _check_ports(unreached: Sequence[Unreached]) -> Iterator[Finding]:
     for one in unreached:
         yield Finding(
             one.origin,
@@ -145,7 +149,7 @@ def _ports(unreached: Sequence[Unreached]) -> Iterator[Finding]:
         )
 
 
-def _names(nodes: Sequence[Node]) -> Iterator[Finding]:
+def _check_names(nodes: Sequence[Node]) -> Iterator[Finding]:
     by_address = {node.facts.address: node.name for node in nodes}
     for node in nodes:
         facts = node.facts
@@ -173,7 +177,7 @@ def _names(nodes: Sequence[Node]) -> Iterator[Finding]:
                 )
 
 
-def _gpus(nodes: Sequence[Node]) -> Iterator[Finding]:
+def _check_gpus(nodes: Sequence[Node]) -> Iterator[Finding]:
     kinds = {node.name: _say_count(node.facts.gpus) for node in nodes}
     usual = Counter(kinds.values()).most_common(1)[0][0]
     like = next(name for name, kind in kinds.items() if kind == usual)
@@ -188,7 +192,7 @@ def _gpus(nodes: Sequence[Node]) -> Iterator[Finding]:
             )
 
 
-def _packets(nodes: Sequence[Node]) -> Iterator[Finding]:
+def _check_packets(nodes: Sequence[Node]) -> Iterator[Finding]:
     sizes = {node.name: node.facts.mtu for node in nodes if node.facts.mtu and node.facts.interface != "lo"}
     if not sizes:
         return
@@ -218,7 +222,7 @@ def _is_ipv4(address: str) -> bool:
         return False
 
 
-def _some_interface(wanted: str, there: Sequence[str]) -> bool:
+def _has_interface(wanted: str, there: Sequence[str]) -> bool:
     """Whether a value of NCCL_SOCKET_IFNAME, which is a list of prefixes, fits an interface."""
     if wanted.startswith("^"):
         return True
@@ -227,7 +231,7 @@ def _some_interface(wanted: str, there: Sequence[str]) -> bool:
     return any(one == name if exact else one.startswith(name) for name in names for one in there)
 
 
-def summary(nodes: Sequence[Node], launcher: str) -> str:
+def format_summary(nodes: Sequence[Node], launcher: str) -> str:
     """Return one line about nodes that can be used."""
     interfaces: Mapping[str, int] = Counter(node.facts.interface for node in nodes if node.facts.interface)
     over = f" over {', '.join(interfaces)}" if interfaces else ""

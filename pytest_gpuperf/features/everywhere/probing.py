@@ -49,7 +49,7 @@ async def probe(targets: Sequence[Target]) -> list[tuple[Target, str]]:
     return [(target, why) for target, why in zip(targets, reasons, strict=True) if why]
 
 
-def peers_of(index: int, targets: Sequence[Target]) -> list[Target]:
+def choose_peers(index: int, targets: Sequence[Target]) -> list[Target]:
     """Return the targets that a node tries: all others, or the next ones if there are many, and always the first.
 
     Args:

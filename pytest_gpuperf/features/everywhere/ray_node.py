@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_gpuperf.features.everywhere.launcher import without_launcher
+from pytest_gpuperf.features.everywhere.launcher import strip_launcher
 from pytest_gpuperf.features.everywhere.secret import MODE, OPEN, TOKEN, Secret
 
 _RAY = (
@@ -24,7 +24,7 @@ _SHARE = 0.3  # of /dev/shm
 _LAST_LINES = 25
 
 
-def environment(environ: Mapping[str, str], secret: Secret, folder: Path) -> dict[str, str]:
+def make_environment(environ: Mapping[str, str], secret: Secret, folder: Path) -> dict[str, str]:
     """Return the environment of Ray's processes.
 
     Args:
@@ -38,16 +38,16 @@ def environment(environ: Mapping[str, str], secret: Secret, folder: Path) -> dic
         "RAY_prestart_worker_first_driver": "0",  # processes that nobody needs
         "RAY_enable_worker_prestart": "0",
     }
-    kept = {name: value for name, value in without_launcher(environ).items() if name != "RAY_ADDRESS"}
-    return {**usual, **kept, **own, **token(secret)}
+    kept = {name: value for name, value in strip_launcher(environ).items() if name != "RAY_ADDRESS"}
+    return {**usual, **kept, **own, **make_token_variables(secret)}
 
 
-def token(secret: Secret) -> dict[str, str]:
+def make_token_variables(secret: Secret) -> dict[str, str]:
     """Return the variables by which Ray has the secret."""
     return {MODE: OPEN} if secret.kind == OPEN else {MODE: "token", TOKEN: secret.token}
 
 
-def command_environment(environ: Mapping[str, str], secret: Secret, address: str, folder: Path) -> dict[str, str]:
+def make_command_environment(environ: Mapping[str, str], secret: Secret, address: str, folder: Path) -> dict[str, str]:
     """Return the environment of the command on the first node.
 
     Args:
@@ -58,10 +58,10 @@ def command_environment(environ: Mapping[str, str], secret: Secret, address: str
     """
     options = f"{environ.get('PYTEST_ADDOPTS', '')} --cluster={address}".strip()
     own = {"RAY_ADDRESS": address, "PYTEST_ADDOPTS": options, "RAY_USAGE_STATS_ENABLED": "0"}
-    return {**without_launcher(environ), **own, "RAY_TMPDIR": str(folder), **token(secret)}
+    return {**strip_launcher(environ), **own, "RAY_TMPDIR": str(folder), **make_token_variables(secret)}
 
 
-def head_command(address: str, port: int, name: str, shared_memory: int) -> list[str]:
+def make_head_command(address: str, port: int, name: str, shared_memory: int) -> list[str]:
     """Return the command that starts the head.
 
     Args:
@@ -70,10 +70,10 @@ def head_command(address: str, port: int, name: str, shared_memory: int) -> list
         name: of this node.
         shared_memory: free bytes in /dev/shm.
     """
-    return [*_RAY, "start", "--head", f"--port={port}", *_common(address, name, shared_memory)]
+    return [*_RAY, "start", "--head", f"--port={port}", *_list_common_options(address, name, shared_memory)]
 
 
-def node_command(head: str, address: str, name: str, shared_memory: int) -> list[str]:
+def make_node_command(head: str, address: str, name: str, shared_memory: int) -> list[str]:
     """Return the command that joins a node to the head.
 
     Args:
@@ -82,7 +82,7 @@ def node_command(head: str, address: str, name: str, shared_memory: int) -> list
         name: of this node.
         shared_memory: free bytes in /dev/shm.
     """
-    return [*_RAY, "start", f"--address={head}", *_common(address, name, shared_memory)]
+    return [*_RAY, "start", f"--address={head}", *_list_common_options(address, name, shared_memory)]
 
 
 def free_port() -> int:
@@ -91,7 +91,7 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def last_lines(output: Path) -> str:
+def read_last_lines(output: Path) -> str:
     """Return the end of what a command has printed."""
     try:
         lines = output.read_text(errors="replace").splitlines()
@@ -105,7 +105,7 @@ def show_command(argv: list[str]) -> str:
     return shlex.join(["ray", *argv[len(_RAY) :]])
 
 
-def _common(address: str, name: str, shared_memory: int) -> list[str]:
+def _list_common_options(address: str, name: str, shared_memory: int) -> list[str]:
     store = int(min(_MOST_STORE, max(_SHARE * shared_memory, 80 * 2**20)))
     return [
         f"--node-ip-address={address}",

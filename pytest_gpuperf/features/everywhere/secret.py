@@ -36,7 +36,7 @@ class Secret:
     """``environment``, ``job key``, ``munge``, ``file`` or ``disabled``."""
     token: str
 
-    def credential(self) -> str:
+    def make_credential(self) -> str:
         """Return what the head says openly, from which only processes of the same user can read the token.
 
         Raises:
@@ -44,7 +44,7 @@ class Secret:
         """
         if self.kind != "munge":
             return ""
-        return _munge(["munge", f"--restrict-uid={os.getuid()}", f"--ttl={_MUNGE_LIFE}"], self.token)
+        return _run_munge(["munge", f"--restrict-uid={os.getuid()}", f"--ttl={_MUNGE_LIFE}"], self.token)
 
 
 def own_secret(place: Place, environ: Mapping[str, str], home: Path) -> Secret:
@@ -66,7 +66,7 @@ def own_secret(place: Place, environ: Mapping[str, str], home: Path) -> Secret:
     if place.launcher.startswith("Slurm") and shutil.which("munge"):
         fresh = Secret("munge", secrets.token_hex(32))
         try:
-            fresh.credential()
+            fresh.make_credential()
         except SecretError:  # a cluster whose credentials are not munge's
             pass
         else:
@@ -81,7 +81,7 @@ def own_secret(place: Place, environ: Mapping[str, str], home: Path) -> Secret:
     )
 
 
-def shared_secret(kind: str, credential: str, place: Place, environ: Mapping[str, str], home: Path) -> Secret:
+def read_shared_secret(kind: str, credential: str, place: Place, environ: Mapping[str, str], home: Path) -> Secret:
     """Return the secret of the job on a node that is not the first.
 
     Args:
@@ -95,7 +95,7 @@ def shared_secret(kind: str, credential: str, place: Place, environ: Mapping[str
         SecretError: this node lacks it.
     """
     if kind == "munge":
-        text = _munge(["unmunge"], credential)
+        text = _run_munge(["unmunge"], credential)
         metadata, _, token = text.partition("\n\n")
         uid = _UID.search(metadata)
         if uid is None or int(uid[1]) != os.getuid():
@@ -119,22 +119,22 @@ _WHERE = {
 def _say_known(kind: str, place: Place, environ: Mapping[str, str], home: Path) -> str:
     if kind == "environment":
         named = environ.get(TOKEN_FILE, "")
-        return environ.get(TOKEN, "").strip() or (_text(Path(named)) if named else "")
+        return environ.get(TOKEN, "").strip() or (_read_text(Path(named)) if named else "")
     if kind == "file":
-        return _text(home / ".ray" / "auth_token")
+        return _read_text(home / ".ray" / "auth_token")
     if kind == "job key" and place.key:
         return hashlib.sha256(f"gpuperf everywhere {place.key}".encode()).hexdigest()
     return ""
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):
         return ""
 
 
-def _munge(command: list[str], given: str) -> str:
+def _run_munge(command: list[str], given: str) -> str:
     try:
         done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=_MUNGE_TIMEOUT)
     except (OSError, subprocess.TimeoutExpired) as error:

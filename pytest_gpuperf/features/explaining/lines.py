@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pytest_gpuperf.features.racing.lines import lasting
+from pytest_gpuperf.features.racing.lines import format_duration
 from pytest_gpuperf.report.units import format_count
 
 _FEWEST_BLOCKS = 2  # of a race that accuses or clears a steady figure
@@ -21,7 +21,7 @@ def explain_line(
         most_blocks: Of a race.
         more_races: How many races at most find which of the variables matter.
     """
-    usual, most = lasting(start + _FEWEST_BLOCKS * block), lasting(start + most_blocks * block)
+    usual, most = format_duration(start + _FEWEST_BLOCKS * block), format_duration(start + most_blocks * block)
     then = (
         f"; if they explain it, at most {format_count(more_races, 'race')} more of that length will find which of them"
         if more_races
@@ -46,5 +46,5 @@ def explain_block_line(variables: Sequence[str], number: int, most: int, tests: 
     """
     return (
         f"explain: {', '.join(variables)} as recorded, block {number} of at most {most} (4 launches, "
-        f"{lasting(seconds)}): {', '.join(tests)}"
+        f"{format_duration(seconds)}): {', '.join(tests)}"
     )

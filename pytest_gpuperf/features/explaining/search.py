@@ -15,18 +15,18 @@ import pytest
 
 from pytest_gpuperf.baselines.differences import differing
 from pytest_gpuperf.features.explaining.lines import explain_block_line, explain_line
-from pytest_gpuperf.features.explaining.undoing import Undoing, fewest, most_trials
-from pytest_gpuperf.features.explaining.variables import undoable
+from pytest_gpuperf.features.explaining.undoing import Undoing, count_most_trials, find_fewest
+from pytest_gpuperf.features.explaining.variables import split_undoable
 from pytest_gpuperf.features.racing.arms.arm import Arm, Measured
 from pytest_gpuperf.features.racing.arms.arms import Arms
-from pytest_gpuperf.features.racing.spending import Spending, ids, limit_of
+from pytest_gpuperf.features.racing.spending import Spending, compute_limit, list_ids
 from pytest_gpuperf.features.racing.suspects import Held
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.repository import CannotRace
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
 from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS
-from pytest_gpuperf.verdicts.shares import logs_of, of_launches, share_of
+from pytest_gpuperf.verdicts.shares import compute_logs, merge_launches, share_of
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 _NO_TIME = "time ran out: raise --race-budget"
@@ -65,11 +65,11 @@ class _Figure:
             return Explanation(Explained.UNTRIED, untried=self.untried, problem=self.problem)
         better, whole = self.verdict.metric.better, frozenset(self.changes)
         part = whole if self.answer is None else self.answer
-        race = self.undoing.race(logs_of(self.undone), logs_of(self.as_it_is))
+        race = self.undoing.race(compute_logs(self.undone), compute_logs(self.as_it_is))
         return Explanation(
             self.found,
             undone={name: change for name, change in self.changes.items() if name in part},
-            value=of_launches(self.list_measured(part)).value,
+            value=merge_launches(self.list_measured(part)).value,
             share=share_of(race, better, len(self.as_it_is)),
             untried=self.untried,
             problem=self.problem,
@@ -126,7 +126,7 @@ class Explaining:
             return
         self._vacate()
         now = self._choices(figures[0].test.item)
-        for _, alike in groupby(sorted(figures, key=_changes_of), _changes_of):
+        for _, alike in groupby(sorted(figures, key=_list_changes), _list_changes):
             self._try(list(alike))
         for figure in figures:
             chosen = self._chosen(figure.verdict, now)
@@ -136,7 +136,7 @@ class Explaining:
         found = []
         for verdict in test.verdicts:
             if (undoing := self._undoing(verdict)) is not None:
-                found.append(_Figure(test, verdict, undoing, *undoable(verdict.differs)))
+                found.append(_Figure(test, verdict, undoing, *split_undoable(verdict.differs)))
         return found
 
     def _try(self, figures: Sequence[_Figure]) -> None:
@@ -144,10 +144,10 @@ class Explaining:
         changes = figures[0].changes
         if not changes:
             return
-        tests = _tests(figures)
-        more, block = most_trials(len(changes)), 4 * self._spending.predict(tests)
+        tests = _list_tests(figures)
+        more, block = count_most_trials(len(changes)), 4 * self._spending.predict(tests)
         self._say(explain_line(list(changes), len(figures), self._start, block, MOST_BLOCKS, more))
-        with closing(self._open_arms(ids(tests))) as arms:
+        with closing(self._open_arms(list_ids(tests))) as arms:
             try:
                 undone, as_it_is = arms.present(variables=_list_recorded(changes)), arms.present()
                 self._race(undone, as_it_is, figures, list(changes), self._is_explained)
@@ -161,7 +161,7 @@ class Explaining:
     def _search(self, arms: Arms, undone: Arm, figures: Sequence[_Figure]) -> None:
         """Finds the variables that matter: each search asks about a part of them, and equal questions share a race."""
         for figure in figures:
-            figure.search = fewest(list(figure.changes))
+            figure.search = find_fewest(list(figure.changes))
             figure.asked = frozenset(next(figure.search))
         while asking := [figure for figure in figures if figure.search is not None and not figure.problem]:
             part = asking[0].asked
@@ -196,7 +196,7 @@ class Explaining:
         open_ = list(figures)
         measured: dict[int, tuple[list[Metric], list[Metric]]] = {id(figure): ([], []) for figure in figures}
         for block in range(1, MOST_BLOCKS + 1):
-            tests = _tests(open_)
+            tests = _list_tests(open_)
             if not tests:
                 return
             if not self._spending.affords(tests, 4):
@@ -207,32 +207,32 @@ class Explaining:
             seconds = 4 * self._spending.predict(tests)
             self._say(explain_block_line(names, block, MOST_BLOCKS, nodes, seconds))
             for arm in (undone, other, other, undone):
-                open_ = self._leg(arm, open_, {key: pair[arm is other] for key, pair in measured.items()}, undone)
+                open_ = self._run_leg(arm, open_, {key: pair[arm is other] for key, pair in measured.items()}, undone)
             open_ = [one for one in open_ if not decide(one, *measured[id(one)], block == MOST_BLOCKS)]
 
-    def _leg(
+    def _run_leg(
         self, arm: Arm, figures: Sequence[_Figure], into: Mapping[int, list[Metric]], undone: Arm
     ) -> list[_Figure]:
         """One launch of one arm; the figures that are still in the race."""
         if not figures:
             return []
-        tests = _tests(figures)
-        launched = self._spending.launch(arm, ids(tests), limit_of(tests))
+        tests = _list_tests(figures)
+        launched = self._spending.launch(arm, list_ids(tests), compute_limit(tests))
         for figure in figures:
             result = launched[figure.test.identity]
             metric = result.metrics.get(figure.verdict.metric_name)
             if metric is not None:
                 into[id(figure)].append(metric)
-            figure.problem = _problem(figure, result, arm.name, was_undone=arm is undone)
+            figure.problem = _describe_problem(figure, result, arm.name, was_undone=arm is undone)
         return [figure for figure in figures if not figure.problem]
 
     def _is_explained(self, figure: _Figure, undone: list[Metric], as_it_is: list[Metric], over: bool) -> bool:
-        figure.found = figure.undoing.judge_undone(logs_of(undone), logs_of(as_it_is), over=over)
+        figure.found = figure.undoing.judge_undone(compute_logs(undone), compute_logs(as_it_is), over=over)
         figure.undone, figure.as_it_is = undone, as_it_is
         return figure.found is not None
 
     def _is_answered(self, figure: _Figure, undone: list[Metric], fewer: list[Metric], over: bool) -> bool:
-        suffices = figure.undoing.suffices(logs_of(undone), logs_of(fewer), over=over)
+        suffices = figure.undoing.suffices(compute_logs(undone), compute_logs(fewer), over=over)
         if suffices is None:
             return False
         assert figure.search is not None
@@ -247,7 +247,7 @@ class Explaining:
 _MOVING = (Explained.EXPLAINED, Explained.PARTLY)
 
 
-def _changes_of(figure: _Figure) -> list[tuple[str, tuple[str, str]]]:
+def _list_changes(figure: _Figure) -> list[tuple[str, tuple[str, str]]]:
     return list(figure.changes.items())
 
 
@@ -255,12 +255,12 @@ def _list_recorded(changes: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     return {name: then for name, (then, _) in changes.items()}
 
 
-def _tests(figures: Sequence[_Figure]) -> list[Held]:
+def _list_tests(figures: Sequence[_Figure]) -> list[Held]:
     """Their tests, each once."""
     return list({figure.test.identity: figure.test for figure in figures}.values())
 
 
-def _problem(figure: _Figure, result: Measured, name: str, *, was_undone: bool) -> str:
+def _describe_problem(figure: _Figure, result: Measured, name: str, *, was_undone: bool) -> str:
     """Why a launch says nothing about a figure; empty if it does."""
     if result.problem:
         return f"the test came to nothing in {name}: {result.problem}"
@@ -286,4 +286,6 @@ def name_choices(judge: Judge, verdict: Verdict, now: Mapping[str, str]) -> Verd
         now: NCCL's choices in this run.
     """
     assert verdict.baseline is not None
-    return replace(verdict, chosen=differing([info.nccl for info in judge.records.infos(verdict.baseline)], now))
+    return replace(
+        verdict, chosen=differing([info.nccl for info in judge.records.list_launch_infos(verdict.baseline)], now)
+    )

@@ -67,7 +67,7 @@ class Undoing:
             return Explained.OPEN if over else None
         if decision is Decision.CLEARED:
             return Explained.NOT
-        return Explained.EXPLAINED if self.as_recorded(undone) else Explained.PARTLY
+        return Explained.EXPLAINED if self.is_as_recorded(undone) else Explained.PARTLY
 
     def suffices(self, undone: Sequence[float], fewer: Sequence[float], *, over: bool) -> bool | None:
         """Return whether to undo fewer variables does what to undo all of them does; None if that is still open.
@@ -82,7 +82,7 @@ class Undoing:
             return False if over else None
         return decision is Decision.CLEARED
 
-    def as_recorded(self, undone: Sequence[float]) -> bool:
+    def is_as_recorded(self, undone: Sequence[float]) -> bool:
         """Return whether the median of these launches would pass the screen; of a figure that gained, as no gain."""
         middle = statistics.median(undone)
         if self.gained:
@@ -94,7 +94,7 @@ class Undoing:
         return self.race([sign * log for log in undone], [sign * log for log in other]).decision
 
 
-def fewest(names: Sequence[str]) -> Generator[tuple[str, ...], bool, tuple[str, ...]]:
+def find_fewest(names: Sequence[str]) -> Generator[tuple[str, ...], bool, tuple[str, ...]]:
     """Search for a smallest part of the names that does what all of them do.
 
     The generator yields parts that are to be tried, expects whether each of them suffices, and returns the answer. No
@@ -104,15 +104,15 @@ def fewest(names: Sequence[str]) -> Generator[tuple[str, ...], bool, tuple[str, 
     Args:
         names: The likeliest first; all of them together suffice.
     """
-    return (yield from _fewest((), (), tuple(names)))
+    return (yield from _find_fewest((), (), tuple(names)))
 
 
-def most_trials(names: int) -> int:
-    """Return how many parts ``fewest`` tries at most."""
+def count_most_trials(names: int) -> int:
+    """Return how many parts ``find_fewest`` tries at most."""
     return 2 * (names - 1)
 
 
-def _fewest(
+def _find_fewest(
     kept: tuple[str, ...], added: tuple[str, ...], names: tuple[str, ...]
 ) -> Generator[tuple[str, ...], bool, tuple[str, ...]]:
     """Return what of the names has to be added to those that are kept; ``added`` are those of them that are new."""
@@ -122,6 +122,6 @@ def _fewest(
         return names
     half = len(names) // 2
     early, late = names[:half], names[half:]
-    of_late = yield from _fewest((*kept, *early), early, late)
-    of_early = yield from _fewest((*kept, *of_late), of_late, early)
+    of_late = yield from _find_fewest((*kept, *early), early, late)
+    of_early = yield from _find_fewest((*kept, *of_late), of_late, early)
     return (*of_early, *of_late)

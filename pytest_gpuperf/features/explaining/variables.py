@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from pytest_gpuperf.baselines.differences import likeliest_first
+from pytest_gpuperf.baselines.differences import sort_by_likelihood
 
 _MULTICAST = "it may keep NVLink multicast off on purpose, and on shared machines that is a policy"
 _FINDS = "processes find {} by it"
@@ -21,7 +21,7 @@ KEPT: Mapping[str, str] = {
 """Variables that are never changed, with the reason."""
 
 
-def undoable(differs: Mapping[str, tuple[str, str]]) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
+def split_undoable(differs: Mapping[str, tuple[str, str]]) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
     """Return the variables that can be put back, the likeliest first, and the others with the reason.
 
     Versions are neither: no process can change them.
@@ -29,7 +29,7 @@ def undoable(differs: Mapping[str, tuple[str, str]]) -> tuple[dict[str, tuple[st
     Args:
         differs: Names with what the record has and what is there now, as ``differences.differing`` returns them.
     """
-    variables = {name: change for name, change in likeliest_first(differs) if name.isupper()}
+    variables = {name: change for name, change in sort_by_likelihood(differs) if name.isupper()}
     return (
         {name: change for name, change in variables.items() if name not in KEPT},
         {name: KEPT[name] for name in variables if name in KEPT},

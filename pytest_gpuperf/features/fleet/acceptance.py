@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pytest_gpuperf.features.fleet import tournament
-from pytest_gpuperf.features.fleet.outliers import CHANCE, FEW, Standing, compare, odd_of_few
+from pytest_gpuperf.features.fleet.outliers import CHANCE, FEW, Standing, compare, find_odd_hosts
 from pytest_gpuperf.features.fleet.results_of_hosts import Figure
 from pytest_gpuperf.figures.metric import Better
 
@@ -58,7 +58,7 @@ class Slow:
         return f"{self.part} {self.name}: {much}"
 
 
-def slow_parts(alone: Sequence[Alone], pairs: Mapping[GpuPair, float]) -> tuple[Slow, ...]:
+def find_slow_parts(alone: Sequence[Alone], pairs: Mapping[GpuPair, float]) -> tuple[Slow, ...]:
     """Names the slow parts, the slowest first. A host that is named explains its GPUs, and both explain their links.
 
     Args:
@@ -69,27 +69,27 @@ def slow_parts(alone: Sequence[Alone], pairs: Mapping[GpuPair, float]) -> tuple[
     # Each figure is held against others as one of GPUs and as one of hosts; pairs by all GPUs, and at most by each
     # number.
     chance = CHANCE / (2 * len(alone) + 2 * (1 + len(numbers)))
-    found = [slow for figure in alone for slow in _slow_alone(figure, chance)]
+    found = [slow for figure in alone for slow in _find_slow_alone(figure, chance)]
     if pairs:
-        found += _slow_in_pairs(pairs, chance)
+        found += _find_slow_in_pairs(pairs, chance)
     return tuple(sorted(found, key=lambda slow: -slow.loss))
 
 
-def _slow_alone(figure: Alone, chance: float) -> list[Slow]:
+def _find_slow_alone(figure: Alone, chance: float) -> list[Slow]:
     of_host: dict[str, dict[Gpu, float]] = defaultdict(dict)
     for gpu, value in figure.values.items():
         of_host[gpu[0]][gpu] = value
     # First hosts: half of all GPUs that are slow alike are no outliers among GPUs, as of two hosts one.
-    better = {(host, 0): _of_better_half(figure, own.values()) for host, own in of_host.items()}
-    hosts = {host: one for (host, _), one in _odd(figure, better, chance).items()}
-    found = [_slow("host", host, figure.name, one.loss, one.z) for host, one in hosts.items()]
+    better = {(host, 0): _compute_better_half(figure, own.values()) for host, own in of_host.items()}
+    hosts = {host: one for (host, _), one in _find_odd(figure, better, chance).items()}
+    found = [_make_slow("host", host, figure.name, one.loss, one.z) for host, one in hosts.items()]
     left = {gpu: value for gpu, value in figure.values.items() if gpu[0] not in hosts}
     if len(left) > len(of_host) - len(hosts):  # else each has one GPU, and was compared already
-        found += _gpus_or_hosts(figure.name, _odd(figure, left, chance), left)
+        found += _merge_into_hosts(figure.name, _find_odd(figure, left, chance), left)
     return found
 
 
-def _gpus_or_hosts(figure: str, slow: Mapping[Gpu, Standing], everything: Collection[Gpu]) -> list[Slow]:
+def _merge_into_hosts(figure: str, slow: Mapping[Gpu, Standing], everything: Collection[Gpu]) -> list[Slow]:
     """The slow GPUs; in place of all GPUs of a host, the host.
 
     Args:
@@ -105,35 +105,35 @@ def _gpus_or_hosts(figure: str, slow: Mapping[Gpu, Standing], everything: Collec
         named = {gpu: slow[gpu] for gpu in gpus if gpu in slow}
         if len(named) == len(gpus) > 1:
             loss, z = (statistics.median(getattr(one, name) for one in named.values()) for name in ("loss", "z"))
-            found.append(_slow("host", host, figure, loss, z))
+            found.append(_make_slow("host", host, figure, loss, z))
         else:
-            found += [_slow("GPU", gpu_name(gpu), figure, one.loss, one.z) for gpu, one in named.items()]
+            found += [_make_slow("GPU", name_gpu(gpu), figure, one.loss, one.z) for gpu, one in named.items()]
     return found
 
 
-def _of_better_half(figure: Alone, values: Collection[float]) -> float:
+def _compute_better_half(figure: Alone, values: Collection[float]) -> float:
     """The median of the better half: of a host, whose other GPUs may be slow by themselves."""
     ordered = sorted(values, reverse=figure.better == "higher")
     return statistics.median(ordered[: (len(ordered) + 1) // 2])
 
 
-def _odd(figure: Alone, values: Mapping[Gpu, float], chance: float) -> dict[Gpu, Standing]:
+def _find_odd(figure: Alone, values: Mapping[Gpu, float], chance: float) -> dict[Gpu, Standing]:
     """The slow ones of these."""
-    gpus = {gpu_name(gpu): gpu for gpu in values}
+    gpus = {name_gpu(gpu): gpu for gpu in values}
     compared = Figure("alone", figure.name, "", figure.better, {name: values[gpu] for name, gpu in gpus.items()})
     if len(values) < FEW:
-        return {gpus[one.host]: one for one in odd_of_few(compared)}
+        return {gpus[one.host]: one for one in find_odd_hosts(compared)}
     return {gpus[one.host]: one for found in compare([compared], chance) for one in found.slow}
 
 
-def _slow_in_pairs(pairs: Mapping[GpuPair, float], chance: float) -> list[Slow]:
+def _find_slow_in_pairs(pairs: Mapping[GpuPair, float], chance: float) -> list[Slow]:
     of_hosts: dict[tournament.Pair, float] = {}
     for ((one, _), (other, _)), value in pairs.items():
         of_hosts[one, other] = max(value, of_hosts.get((one, other), 0.0))
     outcome = tournament.judge(of_hosts, chance)
     hosts = {standing.host for standing in outcome.hosts}
     links = {pair for pair, _ in outcome.links}
-    found = [_slow("host", one.host, PAIRS, one.loss, one.z) for one in outcome.hosts]
+    found = [_make_slow("host", one.host, PAIRS, one.loss, one.z) for one in outcome.hosts]
     found += [Slow("link", " - ".join(pair), PAIRS, loss, math.nan) for pair, loss in outcome.links]
     if len(pairs) > len(of_hosts):  # else each host has one GPU, and was compared already
         left = {
@@ -141,11 +141,11 @@ def _slow_in_pairs(pairs: Mapping[GpuPair, float], chance: float) -> list[Slow]:
             for (one, other), value in pairs.items()
             if not hosts & {one[0], other[0]} and (one[0], other[0]) not in links
         }
-        found += _slow_gpus_in_pairs(left, chance)
+        found += _find_gpus_in_pairs(left, chance)
     return found
 
 
-def _slow_gpus_in_pairs(pairs: Mapping[GpuPair, float], chance: float) -> list[Slow]:
+def _find_gpus_in_pairs(pairs: Mapping[GpuPair, float], chance: float) -> list[Slow]:
     by_number: dict[int, dict[GpuPair, float]] = defaultdict(dict)
     for (one, other), value in pairs.items():
         by_number[one[1]][one, other] = value
@@ -153,25 +153,25 @@ def _slow_gpus_in_pairs(pairs: Mapping[GpuPair, float], chance: float) -> list[S
     scaled = [
         {pair: value / statistics.median(own.values()) for pair, value in own.items()} for own in by_number.values()
     ]
-    gpus = {gpu_name(gpu): gpu for pair in pairs for gpu in pair}
+    gpus = {name_gpu(gpu): gpu for pair in pairs for gpu in pair}
     if len({host for host, _ in gpus.values()}) >= FEW:  # then all numbers together know their spread better
         scaled = [{pair: value for own in scaled for pair, value in own.items()}]
     slow: dict[Gpu, Standing] = {}
     links: list[Slow] = []
     for together in scaled:
         outcome = tournament.judge(
-            {(gpu_name(one), gpu_name(other)): v for (one, other), v in together.items()}, chance
+            {(name_gpu(one), name_gpu(other)): v for (one, other), v in together.items()}, chance
         )
         slow |= {gpus[standing.host]: standing for standing in outcome.hosts}
         links += [Slow("link", " - ".join(pair), PAIRS, loss, math.nan) for pair, loss in outcome.links]
-    return _gpus_or_hosts(PAIRS, slow, gpus.values()) + links
+    return _merge_into_hosts(PAIRS, slow, gpus.values()) + links
 
 
-def _slow(part: Literal["host", "GPU"], name: str, figure: str, loss: float, z: float) -> Slow:
+def _make_slow(part: Literal["host", "GPU"], name: str, figure: str, loss: float, z: float) -> Slow:
     return Slow(part, name, figure, -math.expm1(-loss), z)
 
 
-def gpu_name(gpu: Gpu) -> str:
+def name_gpu(gpu: Gpu) -> str:
     """A GPU, as reports name it."""
     host, number = gpu
     return f"{host} GPU {number}"

@@ -26,7 +26,7 @@ class Component:
         return f"link {self.number}" if "-" in self.number else f"GPU {self.number}"
 
 
-def component_of(name: str, unit: str, limit_name: str) -> Component:
+def find_component(name: str, unit: str, limit_name: str) -> Component:
     """The part that a figure depends on.
 
     Args:

@@ -20,27 +20,27 @@ _FAMILIES: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
 )
 
 
-def openmetrics(fleet: Fleet, compared: Sequence[Compared]) -> str:
+def format_openmetrics(fleet: Fleet, compared: Sequence[Compared]) -> str:
     """The text, which ends with the line that the format asks for.
 
     Args:
         fleet: Names the hardware.
         compared: Its figures.
     """
-    return "\n".join([*_lines(fleet, compared), "# EOF", ""])
+    return "\n".join([*_yield_lines(fleet, compared), "# EOF", ""])
 
 
-def _lines(fleet: Fleet, compared: Sequence[Compared]) -> Iterator[str]:
+def _yield_lines(fleet: Fleet, compared: Sequence[Compared]) -> Iterator[str]:
     yield "# TYPE gpuperf_fleet_hosts gauge"
     yield "# HELP gpuperf_fleet_hosts Hosts whose results were compared."
-    yield f"gpuperf_fleet_hosts{_labels(hardware=fleet.hardware_key)} {len(fleet.hosts)}"
+    yield f"gpuperf_fleet_hosts{_format_labels(hardware=fleet.hardware_key)} {len(fleet.hosts)}"
     for family, text, number in _FAMILIES:
         yield f"# TYPE {family} gauge"
         yield f"# HELP {family} {text}"
         for one in compared:
             figure = one.figure
             for standing in one.standings:
-                labels = _labels(
+                labels = _format_labels(
                     hardware=fleet.hardware_key,
                     host=standing.host,
                     test=figure.test,
@@ -51,7 +51,7 @@ def _lines(fleet: Fleet, compared: Sequence[Compared]) -> Iterator[str]:
                 yield f"{family}{labels} {number(standing)!r}"
 
 
-def _labels(**labels: str) -> str:
+def _format_labels(**labels: str) -> str:
     return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items()) + "}"
 
 

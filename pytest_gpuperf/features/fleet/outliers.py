@@ -79,7 +79,9 @@ def compare(figures: Sequence[Figure], chance: float = CHANCE, independent: floa
     return tuple(_compare(figure, chance / tests, independent) for figure in enough)
 
 
-def odd_of_few(figure: Figure, others: Callable[[Iterable[float]], float] = statistics.median) -> tuple[Standing, ...]:
+def find_odd_hosts(
+    figure: Figure, others: Callable[[Iterable[float]], float] = statistics.median
+) -> tuple[Standing, ...]:
     """The hosts that lose a tenth or more against the others, the slowest first; for fewer than ``FEW`` hosts.
 
     The slowest is named first, and the next is held against those that are left.
@@ -111,10 +113,10 @@ def spread_of(values: Sequence[float]) -> float:
     # The factor for few values: Croux and Rousseeuw, Time-Efficient Algorithms for Two Highly Robust Estimators of
     # Scale, Compstat 1992, for n > 9.
     few = n / (n + 1.4) if n % 2 else n / (n + 3.8)
-    return _NORMAL * few * _smallest_difference(sorted(values), half * (half - 1) // 2)
+    return _NORMAL * few * _find_ranked_difference(sorted(values), half * (half - 1) // 2)
 
 
-def _smallest_difference(ordered: Sequence[float], rank: int) -> float:
+def _find_ranked_difference(ordered: Sequence[float], rank: int) -> float:
     """The difference of two values that has this rank among those of all pairs, from 1 on.
 
     By halving: a thousand hosts of eight GPUs have more pairs than memory.
@@ -126,14 +128,14 @@ def _smallest_difference(ordered: Sequence[float], rank: int) -> float:
     low, high = 0.0, ordered[-1] - ordered[0]
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if _pairs_within(ordered, middle) >= rank:
+        if _count_pairs_within(ordered, middle) >= rank:
             high = middle
         else:
             low = middle
     return high
 
 
-def _pairs_within(ordered: Sequence[float], difference: float) -> int:
+def _count_pairs_within(ordered: Sequence[float], difference: float) -> int:
     """How many pairs of values differ by no more."""
     pairs = first = 0
     for place, value in enumerate(ordered):

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuperf.baselines import results
-from pytest_gpuperf.baselines.match import FOLDER, difference
+from pytest_gpuperf.baselines.match import FOLDER, describe_difference
 from pytest_gpuperf.baselines.results import ResultsError
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines, MetricBaseline, require_figures
-from pytest_gpuperf.features.fleet.component import Component, component_of
+from pytest_gpuperf.features.fleet.component import Component, find_component
 from pytest_gpuperf.figures.metric import Better
 
 
@@ -65,16 +65,16 @@ def load(paths: Sequence[Path]) -> Fleet:
             require_figures(candidate, path)
         except BaselineError as error:
             raise ResultsError(path, error.problem, error.cure) from error
-    names = _names([candidate for _, candidate, _ in loaded])
+    names = _name_hosts([candidate for _, candidate, _ in loaded])
     hosts: dict[str, None] = {}
     for _, candidate, form in loaded:
-        limits.update(_limit_names(form.verdicts))
+        limits.update(_read_limit_names(form.verdicts))
         for info in candidate.launches.values():
             hosts[names[info.host, info.gpus]] = None
         for test, entry in candidate.tests.items():
             for name, metric in entry.metrics.items():
                 how = entry.body_hash, metric.unit, metric.better, metric.clock
-                for host, values in _by_host(candidate, metric, names).items():
+                for host, values in _group_by_host(candidate, metric, names).items():
                     measured[test, name][how][host] += values
     figures, left_out = [], []
     for (test, name), forms in sorted(measured.items()):
@@ -84,7 +84,7 @@ def load(paths: Sequence[Path]) -> Fleet:
             left_out.append(f"{test} {name}: another test body, unit, direction or clock on {', '.join(others)}")
         _, unit, better, _ = usual
         medians = {host: statistics.median(many) for host, many in forms[usual].items()}
-        component = component_of(name, unit, limits.get((test, name), ""))
+        component = find_component(name, unit, limits.get((test, name), ""))
         figures.append(Figure(test, name, unit, better, medians, component))
     key = "" if first is None else first[1].hardware_key
     return Fleet(key, tuple(hosts), tuple(figures), tuple(left_out))
@@ -94,11 +94,11 @@ def _require_alike(path: Path, candidate: Baselines, first_path: Path, first: Ba
     if candidate.hardware_key != first.hardware_key:
         problem = f"is of {candidate.hardware_key!r}, expected {first.hardware_key!r} as in {str(first_path)!r}"
         raise ResultsError(path, problem, "compare hosts of one hardware, each kind by itself")
-    if why := difference(first.match, candidate.match):
+    if why := describe_difference(first.match, candidate.match):
         raise ResultsError(path, f"{why} as in {str(first_path)!r}: their metrics cannot be compared", FOLDER)
 
 
-def _names(candidates: Sequence[Baselines]) -> dict[tuple[str, str], str]:
+def _name_hosts(candidates: Sequence[Baselines]) -> dict[tuple[str, str], str]:
     """A name for each host: its own, and its GPUs' digest if others have the same name, as virtual machines may."""
     found = dict.fromkeys((info.host, info.gpus) for one in candidates for info in one.launches.values())
     sharing = Counter(host for host, _ in found)
@@ -108,7 +108,7 @@ def _names(candidates: Sequence[Baselines]) -> dict[tuple[str, str], str]:
     }
 
 
-def _by_host(
+def _group_by_host(
     candidate: Baselines, metric: MetricBaseline, names: Mapping[tuple[str, str], str]
 ) -> dict[str, list[float]]:
     found: dict[str, list[float]] = defaultdict(list)
@@ -118,7 +118,7 @@ def _by_host(
     return found
 
 
-def _limit_names(verdicts: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+def _read_limit_names(verdicts: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
     """What sets each figure's limit; verdicts have other readers, so whatever else they say is passed over."""
     found = {}
     for verdict in verdicts:

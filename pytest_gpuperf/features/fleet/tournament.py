@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuperf.features.fleet.outliers import CHANCE, FEW, Standing, compare, odd_of_few
+from pytest_gpuperf.features.fleet.outliers import CHANCE, FEW, Standing, compare, find_odd_hosts
 from pytest_gpuperf.features.fleet.results_of_hosts import Figure
 
 Pair = tuple[str, str]
@@ -35,7 +35,7 @@ class Outcome:
     """Pairs of hosts that are well with others and slow together, with the loss as a fraction; the slowest first."""
 
 
-def rounds(hosts: Sequence[str], count: int | None = None) -> list[list[Pair]]:
+def plan_rounds(hosts: Sequence[str], count: int | None = None) -> list[list[Pair]]:
     """Pairs of hosts by round; no host is in two pairs of a round, and no pair in two rounds.
 
     The circle method: all hosts but one move on by a place in each round. With an odd number, each round leaves one
@@ -74,22 +74,22 @@ def judge(bandwidths: Mapping[Pair, float], chance: float = CHANCE) -> Outcome:
     losses = {pair: math.log(middle / value) for pair, value in bandwidths.items()}
     slow: list[Standing] = []
     # The slowest first, and without its pairs the next: else hosts that met several slow ones would look slow.
-    while found := _slow("host", _medians(losses), middle, chance):
+    while found := _find_slow("host", _compute_medians(losses), middle, chance):
         slow.append(found[0])
         losses = {pair: loss for pair, loss in losses.items() if found[0].host not in pair}
-    hosts = _losses_beside(losses)
+    hosts = _compute_losses_beside(losses)
     # The slower of two hosts explains what their pair has lost.
     left = {pair: loss - max(hosts[host, pair] for host in pair) for pair, loss in losses.items()}
     named = {_BETWEEN.join(pair): pair for pair in left}
-    links = _slow("link", {name: left[pair] for name, pair in named.items()}, middle, chance)
+    links = _find_slow("link", {name: left[pair] for name, pair in named.items()}, middle, chance)
     return Outcome(tuple(slow), tuple((named[one.host], -math.expm1(-one.loss)) for one in links))
 
 
-def _medians(losses: Mapping[Pair, float]) -> dict[str, float]:
-    return {host: statistics.median(found.values()) for host, found in _by_host(losses).items()}
+def _compute_medians(losses: Mapping[Pair, float]) -> dict[str, float]:
+    return {host: statistics.median(found.values()) for host, found in _group_by_host(losses).items()}
 
 
-def _losses_beside(losses: Mapping[Pair, float]) -> dict[tuple[str, Pair], float]:
+def _compute_losses_beside(losses: Mapping[Pair, float]) -> dict[tuple[str, Pair], float]:
     """The loss of each host for each of its pairs: over its other partners, if there are enough of them.
 
     A pair that is its host's own median has nothing left. Many such pairs make the spread of all look small, and then
@@ -97,14 +97,14 @@ def _losses_beside(losses: Mapping[Pair, float]) -> dict[tuple[str, Pair], float
     """
     few = len(losses) < FEW
     beside = {}
-    for host, found in _by_host(losses).items():
+    for host, found in _group_by_host(losses).items():
         for pair in found:
             others = [loss for other, loss in found.items() if other != pair or few]
             beside[host, pair] = statistics.median(others or found.values())
     return beside
 
 
-def _by_host(losses: Mapping[Pair, float]) -> dict[str, dict[Pair, float]]:
+def _group_by_host(losses: Mapping[Pair, float]) -> dict[str, dict[Pair, float]]:
     of_host: dict[str, dict[Pair, float]] = {}
     for pair, loss in losses.items():
         for host in pair:
@@ -112,10 +112,10 @@ def _by_host(losses: Mapping[Pair, float]) -> dict[str, dict[Pair, float]]:
     return of_host
 
 
-def _slow(name: str, losses: Mapping[str, float], middle: float, chance: float) -> tuple[Standing, ...]:
+def _find_slow(name: str, losses: Mapping[str, float], middle: float, chance: float) -> tuple[Standing, ...]:
     values = {one: middle * math.exp(-loss) for one, loss in losses.items()}
     figure = Figure("tournament", name, "B/s", "higher", values)
     if len(values) < FEW:
-        return odd_of_few(figure, max)[:1]
+        return find_odd_hosts(figure, max)[:1]
     independent = _INDEPENDENT if name == "host" else 1.0
     return tuple(standing for found in compare([figure], chance, independent) for standing in found.slow)

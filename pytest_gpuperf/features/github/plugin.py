@@ -15,8 +15,8 @@ def pytest_gpuperf_reports(config: pytest.Config, reported: Reported) -> None:
     """Registers what writes them."""
     from pytest_gpuperf.features.github.workflow import GitHub
 
-    config.pluginmanager.register(GitHub(reported, lambda: _remarks(config)), "gpuperf-workflow")
+    config.pluginmanager.register(GitHub(reported, lambda: _list_remarks(config)), "gpuperf-workflow")
 
 
-def _remarks(config: pytest.Config) -> list[Annotation]:
+def _list_remarks(config: pytest.Config) -> list[Annotation]:
     return [one for some in config.hook.pytest_gpuperf_annotations(config=config) for one in some]

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from pytest_gpuperf.features.github.markdown import markdown
+from pytest_gpuperf.features.github.markdown import format_markdown
 from pytest_gpuperf.report.command_error import CommandError
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.results_file import load
@@ -48,7 +48,7 @@ class PullRequest:
         Raises:
             CommentError: GitHub refused, or did not answer.
         """
-        body = f"{marker(key)}\n{text}"
+        body = f"{format_marker(key)}\n{text}"
         issues = f"{self.api}/repos/{self.repository}/issues"
         page = 1
         while True:
@@ -74,7 +74,11 @@ class PullRequest:
         if not isinstance(comment, dict) or not isinstance(comment.get("user"), dict):
             return False
         body = comment.get("body")
-        ours = comment["user"].get("login") == self.author and isinstance(body, str) and body.startswith(marker(key))
+        ours = (
+            comment["user"].get("login") == self.author
+            and isinstance(body, str)
+            and body.startswith(format_marker(key))
+        )
         return ours and isinstance(comment.get("id"), int)
 
     def _write(self, method: str, address: str, body: str) -> None:
@@ -117,12 +121,12 @@ class _NoRedirects(HTTPRedirectHandler):
         """Return no request to go on with."""
 
 
-def marker(key: str) -> str:
+def format_marker(key: str) -> str:
     """The first line of the comment of a hardware; GitHub shows nothing of it."""
     return f"<!-- gpuperf {''.join(c if c.isalnum() else '-' for c in key)} -->"
 
 
-def comment_of(results: Path) -> tuple[str, str]:
+def make_comment(results: Path) -> tuple[str, str]:
     """The hardware key and the Markdown of a file of results.
 
     Raises:
@@ -133,4 +137,4 @@ def comment_of(results: Path) -> tuple[str, str]:
     findings.verdicts += loaded.verdicts
     findings.unchecked += [(one.test, one.metric_name) for one in loaded.unchecked]
     closing = [] if loaded.verdicts else ["the results hold no metrics"]
-    return loaded.candidate.hardware_key, markdown(findings, closing, COMMENT_LIMIT)
+    return loaded.candidate.hardware_key, format_markdown(findings, closing, COMMENT_LIMIT)

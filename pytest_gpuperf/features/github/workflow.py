@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.features.github.markdown import markdown
+from pytest_gpuperf.features.github.markdown import format_markdown
 from pytest_gpuperf.report.annotation import Annotation
-from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.one_line import make_one_line
 from pytest_gpuperf.report.place import Place
 from pytest_gpuperf.report.table import rank_verdicts
 from pytest_gpuperf.report.terminal import Reported
@@ -53,14 +53,14 @@ class GitHub:
             if problem is not None:
                 terminalreporter.write_line(problem, red=True)
         if self._environ.get("GITHUB_ACTIONS") == "true":
-            for line in (*self._annotations(), *self._remark_lines()):
+            for line in (*self._yield_annotations(), *self._yield_remark_lines()):
                 terminalreporter.write_line(line)
 
     def _write(self, path: Path) -> str | None:
         try:
             # What other commands of this step have written counts too.
             room = SUMMARY_LIMIT - (path.stat().st_size if path.exists() else 0)
-            text = markdown(self._findings, self._closing_lines(self._findings.verdicts), room)
+            text = format_markdown(self._findings, self._closing_lines(self._findings.verdicts), room)
             if text:
                 with path.open("a", encoding="utf-8") as file:
                     file.write(text)
@@ -71,20 +71,20 @@ class GitHub:
             )
         return None
 
-    def _annotations(self) -> Iterator[str]:
+    def _yield_annotations(self) -> Iterator[str]:
         for verdict in rank_verdicts([v for v in self._findings.verdicts if v.fails]):
-            title = one_line(f"{verdict.outcome.value}: {verdict.test} {verdict.metric_name}")
+            title = make_one_line(f"{verdict.outcome.value}: {verdict.test} {verdict.metric_name}")
             message = "\n".join(describe(verdict, self._commands))
-            yield annotation(*self._locate(self._findings.places[verdict.test]), title, message)
+            yield format_annotation(*self._locate(self._findings.places[verdict.test]), title, message)
         for failure in self._findings.failures:
             phase = "" if failure.when == "call" else f" in its {failure.when}"
             title = f"failed{phase}: {failure.test}"
-            yield annotation(*self._locate(failure.place), title, failure.message)
+            yield format_annotation(*self._locate(failure.place), title, failure.message)
 
-    def _remark_lines(self) -> Iterator[str]:
+    def _yield_remark_lines(self) -> Iterator[str]:
         for remark in self._remarks():
             file, line = self._locate(Place(str(remark.file), remark.line))
-            yield annotation(file, line, one_line(remark.title), remark.message, level="warning")
+            yield format_annotation(file, line, make_one_line(remark.title), remark.message, level="warning")
 
     def _locate(self, place: Place) -> tuple[str, int | None]:
         file = self._rootpath / place.file
@@ -94,7 +94,7 @@ class GitHub:
         return file.relative_to(base).as_posix() if file.is_relative_to(base) else file.as_posix(), place.line
 
 
-def annotation(file: str, line: int | None, title: str, message: str, *, level: str = "error") -> str:
+def format_annotation(file: str, line: int | None, title: str, message: str, *, level: str = "error") -> str:
     """The workflow command that makes an annotation.
 
     Args:
@@ -105,14 +105,14 @@ def annotation(file: str, line: int | None, title: str, message: str, *, level: 
         level: ``error`` or ``warning``.
     """
     told = message if len(message) <= MESSAGE_LIMIT else f"{message[:MESSAGE_LIMIT]}..."
-    place = f"file={_property(file)}" + ("" if line is None else f",line={line}")
-    return f"::{level} {place},title={_property(title)}::{_data(told)}"
+    place = f"file={_escape_property(file)}" + ("" if line is None else f",line={line}")
+    return f"::{level} {place},title={_escape_property(title)}::{_escape_data(told)}"
 
 
-def _data(text: str) -> str:
+def _escape_data(text: str) -> str:
     # As @actions/core escapes them; the percent sign first.
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def _escape_property(text: str) -> str:
+    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")

@@ -47,7 +47,7 @@ def run_kernel(operator: str, keyset: Any, args: Sequence[Any], space: str = "c1
     raise NotImplementedError(f"--mutate knows tensors of CPUs and CUDA, and {operator} got others: run without it")
 
 
-def kernel_there(operator: str) -> Callable[..., Any] | None:
+def find_kernel(operator: str) -> Callable[..., Any] | None:
     """The kernel that an operator has at BackendSelect, such as the one that notes collectives; None without one.
 
     It is Python's, so that it may be called with the GIL: it releases it before it calls the backend's.
@@ -91,7 +91,7 @@ class _AlteredWork(dist.Work):
         return self._work.result()
 
 
-def then(work: Any, alter: Callable[[], None], held: list[Any]) -> Any:
+def make_altered_work(work: Any, alter: Callable[[], None], held: list[Any]) -> Any:
     """The boxed work that is done once an operation's is and ``alter`` has been called.
 
     Publicly, work can be waited for, which in the call itself would block programs that issue operations on two groups
@@ -116,7 +116,7 @@ def then(work: Any, alter: Callable[[], None], held: list[Any]) -> Any:
         altered_work: Any = _AlteredWork(unbox(work), alter)
         held.append(altered_work)
         return altered_work.boxed()
-    return _work_of(future.then(alter_result))
+    return _make_work(future.then(alter_result))
 
 
 def group_of(boxed: Any) -> Any:
@@ -141,22 +141,22 @@ def make_done(value: Any) -> Any:
     """A boxed work that is done, for a call that communicates nothing."""
     future: Any = torch.futures.Future()
     future.set_result(value)
-    return _work_of(future)
+    return _make_work(future)
 
 
-def _work_of(future: Any) -> Any:
+def _make_work(future: Any) -> Any:
     from torch._C import _distributed_c10d as c10d
 
     make: Any = vars(c10d)["_create_work_from_future"]  # which torch does not declare
     return make(future).boxed()
 
 
-def frame_here() -> FrameType:
+def find_caller_frame() -> FrameType:
     """The caller's caller's frame."""
     return sys._getframe(2)
 
 
-def frame_of(thread: int | None) -> FrameType | None:
+def find_thread_frame(thread: int | None) -> FrameType | None:
     """The frame that another thread is in; None if it is in none."""
     return None if thread is None else sys._current_frames().get(thread)
 

@@ -90,7 +90,7 @@ class Coverage:
         """The faults with an outcome, at one site or at all."""
         return [one for one in self.judged if one.outcome is outcome and site in (None, one.fault.site)]
 
-    def worst_first(self) -> list[Site]:
+    def list_worst_first(self) -> list[Site]:
         """All sites: those with the largest share of unnoticed faults first, then by file and line."""
         return sorted(self.sites, key=lambda site: (-self._compute_unnoticed_share(site), site))
 
@@ -117,7 +117,7 @@ class Coverage:
         judged = {one.fault.site for one in self.judged}
         return len({fault.site for fault in self.left_over} - judged)
 
-    def shortfall(self, fail_under: float) -> str:
+    def describe_shortfall(self, fail_under: float) -> str:
         """Return why the tests are not known to notice so much; empty if they are.
 
         Args:

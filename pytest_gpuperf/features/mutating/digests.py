@@ -13,7 +13,7 @@ import torch
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-def new(data: bytes = b"") -> hashlib._Hash:
+def make_digest(data: bytes = b"") -> hashlib._Hash:
     """Returns a digest of some bytes that takes more: SHA-1, which processors compute faster than BLAKE2."""
     return hashlib.sha1(data, usedforsecurity=False)
 
@@ -50,9 +50,9 @@ def add(digest: Any, value: Any) -> None:
         digest.update(_ADDRESS.sub("", repr(value)).encode(errors="surrogatepass"))
 
 
-def of_states(modules: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> bytes:
+def digest_states(modules: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> bytes:
     """A digest of the parameters and buffers of modules, and of the states of optimizers."""
-    digest = new()
+    digest = make_digest()
     seen: set[int] = set()
 
     def once(value: Any) -> None:

@@ -134,7 +134,7 @@ _ONLY = {
 }
 
 
-def kinds(calls: Calls) -> list[Kind]:
+def list_kinds(calls: Calls) -> list[Kind]:
     """The faults that a site's calls can have, in the order of ``Kind``; none if there is no other rank."""
     if calls.group_size < 2 or calls.family is Family.OTHER:
         return []

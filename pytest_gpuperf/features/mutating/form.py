@@ -9,7 +9,7 @@ from pytest_gpuperf.features.mutating.coverage import Coverage, Outcome
 from pytest_gpuperf.features.mutating.lines import show_path
 
 
-def form_of(coverage: Coverage, root: Path) -> dict[str, Any]:
+def make_form(coverage: Coverage, root: Path) -> dict[str, Any]:
     """Everything that is known of a run with faults, the worst site first.
 
     Args:
@@ -44,7 +44,7 @@ def form_of(coverage: Coverage, root: Path) -> dict[str, Any]:
                     if one.fault.site == site
                 ],
             }
-            for site in coverage.worst_first()
+            for site in coverage.list_worst_first()
         ],
         "unreached": [
             {"file": show_path(call.file, root), "line": call.line, "operation": call.operation}

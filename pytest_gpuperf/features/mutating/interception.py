@@ -20,8 +20,8 @@ from pytest_gpuperf.features.mutating import c10d_internals, places
 from pytest_gpuperf.features.mutating.altering import KEEPS_OWN, alter, own_result, swap
 from pytest_gpuperf.features.mutating.digests import add_tensor
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Kind, Site
-from pytest_gpuperf.features.mutating.operators import OPERATORS, REDUCTION, Operator, with_inputs
-from pytest_gpuperf.features.mutating.peers import Peers, other_ranks
+from pytest_gpuperf.features.mutating.operators import OPERATORS, REDUCTION, Operator, replace_inputs
+from pytest_gpuperf.features.mutating.peers import Peers, find_other_ranks
 from pytest_gpuperf.features.mutating.record import Record, is_captured
 
 _ROOTED = (Family.BROADCAST, Family.SCATTER)  # one rank's tensors reach others
@@ -79,9 +79,9 @@ class Interception:
 
     def _see(self, operator: Operator, args: Sequence[Any]) -> Site:
         group = c10d_internals.group_of(args[operator.group])
-        frame = c10d_internals.frame_here()
+        frame = c10d_internals.find_caller_frame()
         file, line, operation, by_torch = places.place_of(frame, operator.name)
-        site = Site(file, line, operation, places.over(group), 0)
+        site = Site(file, line, operation, places.describe_group(group), 0)
         inputs = operator.inputs(args)
         if by_torch:
             sizes, size = self._sizes.setdefault(site, []), sum(tensor.numel() for tensor in inputs)
@@ -92,7 +92,7 @@ class Interception:
         def make() -> Calls:
             family = Family.OTHER if _OBJECTS in operation else operator.family
             is_max = family is Family.REDUCE and places.is_maximum(frame)
-            others = other_ranks(group)
+            others = find_other_ranks(group)
             fits = family is Family.REDUCE or (family is Family.GATHER and len(others) == group.size())
             return Calls(family, 0, group.size(), False, is_max, fits and bool(others))
 
@@ -100,7 +100,7 @@ class Interception:
         calls.floating |= any(tensor.is_floating_point() for tensor in inputs)
         if calls.group_size > 1 and _sends(operator, calls.family, args, group):
             for tensor in inputs:
-                add_tensor(self._record.digest_sent(site), tensor)
+                add_tensor(self._record.find_sent_digest(site), tensor)
         return site
 
     def _alter(self, name: str, keyset: Any, args: tuple[Any, ...], kind: Kind) -> Any:
@@ -108,7 +108,7 @@ class Interception:
         group = c10d_internals.group_of(args[operator.group])
         size, rank = group.size(), group.rank()
         if kind is Kind.GROUP:
-            return self._over_others(name, keyset, args, group)
+            return self._run_over_others(name, keyset, args, group)
         self._record.applied += 1
         if operator.family is Family.SEND:
             return self._send(name, keyset, args, kind, [tensor.clone() for tensor in operator.inputs(args)])
@@ -116,13 +116,13 @@ class Interception:
         if kind in (Kind.MAX, Kind.ROOT):
             changed = list(args)
             if kind is Kind.MAX:
-                changed[REDUCTION[operator.in_place]] = self._maximum(group, outputs[0])
+                changed[REDUCTION[operator.in_place]] = self._make_max_reduction(group, outputs[0])
             else:
                 changed[operator.group + 1] = (args[operator.group + 1] + 1) % size
             self._record.changed += 1
             return self._run(name, keyset, changed)
         if kind is Kind.LEFT_OUT:
-            return self._without_last(name, keyset, args, rank == size - 1)
+            return self._run_without_last(name, keyset, args, rank == size - 1)
         needs_own = kind in KEEPS_OWN
         given = [tensor.clone() for tensor in operator.inputs(args)] if needs_own else []
         before = [tensor.clone() for tensor in outputs] if needs_own and operator.family in _ROOTED else []
@@ -136,13 +136,15 @@ class Interception:
                 if kind is Kind.SWAPPED:
                     swap([tensor.data for tensor in outputs], size)
                 else:
-                    for index, (tensor, old) in enumerate(zip(outputs, self._before(kind, right), strict=True)):
+                    for index, (tensor, old) in enumerate(
+                        zip(outputs, self._recall_previous(kind, right), strict=True)
+                    ):
                         alter(tensor.data, kind, size, leave_untouched(index) if needs_own else tensor, old)
                 self._record.changed += any(not torch.equal(*pair) for pair in zip(right, outputs, strict=True))
 
-        return self._after(self._run(name, keyset, args), after)
+        return self._alter_when_done(self._run(name, keyset, args), after)
 
-    def _over_others(self, name: str, keyset: Any, args: tuple[Any, ...], group: Any) -> Any:
+    def _run_over_others(self, name: str, keyset: Any, args: tuple[Any, ...], group: Any) -> Any:
         assert self._record.fault is not None
         operator, call = OPERATORS[name], self._record.sites[self._record.fault.site].count
         peers = self._peers = self._peers or Peers(self._trial)
@@ -158,17 +160,17 @@ class Interception:
                     for tensor, other in zip(outputs, others, strict=True):
                         tensor.data.copy_(other)
 
-        return self._after(self._run(name, keyset, args), after)
+        return self._alter_when_done(self._run(name, keyset, args), after)
 
     def _send(self, name: str, keyset: Any, args: tuple[Any, ...], kind: Kind, sent: list[torch.Tensor]) -> Any:
         right = [tensor.clone() for tensor in sent]
-        for tensor, old in zip(sent, self._before(kind, right), strict=True):
+        for tensor, old in zip(sent, self._recall_previous(kind, right), strict=True):
             alter(tensor, kind, 1, torch.zeros_like(tensor), old)
         self._held.append(sent)  # until the program ends: it may wait for its own tensors only
         self._record.changed += any(not torch.equal(*pair) for pair in zip(right, sent, strict=True))
         return self._run(name, keyset, [sent, *args[1:]])
 
-    def _before(self, kind: Kind, right: list[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+    def _recall_previous(self, kind: Kind, right: list[torch.Tensor]) -> Sequence[torch.Tensor | None]:
         """What the call before with such tensors came to, for a stale one; keeps what this call comes to."""
         if kind is not Kind.STALE:
             return [None] * len(right)
@@ -177,7 +179,7 @@ class Interception:
         self._previous[key] = right
         return [None] * len(right) if before is None else before
 
-    def _without_last(self, name: str, keyset: Any, args: tuple[Any, ...], is_last: bool) -> Any:
+    def _run_without_last(self, name: str, keyset: Any, args: tuple[Any, ...], is_last: bool) -> Any:
         operator = OPERATORS[name]
         if not is_last:
             return self._run(name, keyset, args)
@@ -189,9 +191,9 @@ class Interception:
             return self._run(name, keyset, args)
         zeros = [torch.zeros_like(tensor) for tensor in inputs]
         self._held.append(zeros)
-        return self._run(name, keyset, with_inputs(operator, args, zeros))
+        return self._run(name, keyset, replace_inputs(operator, args, zeros))
 
-    def _after(self, result: Any, alter_outputs: Callable[[], None]) -> Any:
+    def _alter_when_done(self, result: Any, alter_outputs: Callable[[], None]) -> Any:
         def noting() -> None:
             try:
                 alter_outputs()
@@ -200,10 +202,10 @@ class Interception:
                 raise
 
         if isinstance(result, tuple | list):
-            return (*result[:-1], c10d_internals.then(result[-1], noting, self._held))
-        return c10d_internals.then(result, noting, self._held)
+            return (*result[:-1], c10d_internals.make_altered_work(result[-1], noting, self._held))
+        return c10d_internals.make_altered_work(result, noting, self._held)
 
-    def _maximum(self, group: Any, tensor: torch.Tensor) -> Any:
+    def _make_max_reduction(self, group: Any, tensor: torch.Tensor) -> Any:
         """The boxed reduction that takes the maximum, which Python cannot make: a call is asked what it was given."""
         told: list[Any] = []
         self._asking.told = told
@@ -218,7 +220,7 @@ class Interception:
 def _install(interception: Interception) -> Any:
     library = torch.library.Library("c10d", "IMPL")
     try:
-        interception.there = {name: c10d_internals.kernel_there(name) for name in OPERATORS}
+        interception.there = {name: c10d_internals.find_kernel(name) for name in OPERATORS}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch says once that a kernel is in another's place
             for name in OPERATORS:

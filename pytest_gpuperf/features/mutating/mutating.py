@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.features.mutating.coverage import Coverage, Judged, Outcome
-from pytest_gpuperf.features.mutating.faults import Calls, Fault, Kind, Site, kinds
+from pytest_gpuperf.features.mutating.faults import Calls, Fault, Kind, Site, list_kinds
 from pytest_gpuperf.features.mutating.lines import plan_line
 from pytest_gpuperf.features.mutating.on_rank import Observation, Observed, observe
-from pytest_gpuperf.features.mutating.source_calls import calls_in, files_of_user, is_made
+from pytest_gpuperf.features.mutating.source_calls import is_made, list_user_files, yield_calls
 from pytest_gpuperf.features.mutating.trying import Trying
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
-from pytest_gpuperf.run.launches import again, launch_of
+from pytest_gpuperf.run.launches import copy_for_launch, launch_of
 from pytest_gpuperf.run.pytest_internals import reports_kept_back, run_phases, tear_down_before
 
 _LEAST_TIMEOUT = 10.0  # seconds for a run with a fault
@@ -164,11 +164,11 @@ class Mutating:
                 reached.setdefault(site, []).append(test)
                 coverage.see(site, calls, test.name)
         observed_sites = {site for run in self.runs.values() for site in run.sites}
-        files = {*files_of_user(list(sys.modules.values()), self._root), *_existing(observed_sites)}
-        coverage.calls = {call for file in files for call in calls_in(file)}
+        files = {*list_user_files(list(sys.modules.values()), self._root), *_select_existing(observed_sites)}
+        coverage.calls = {call for file in files for call in yield_calls(file)}
         coverage.made = {call for call in coverage.calls if is_made(call, observed_sites)}
-        plan = [Fault(site, kind) for site in reached for kind in kinds(coverage.sites[site])]
-        rounds = {fault: kinds(coverage.sites[fault.site]).index(fault.kind) for fault in plan}
+        plan = [Fault(site, kind) for site in reached for kind in list_kinds(coverage.sites[site])]
+        rounds = {fault: list_kinds(coverage.sites[fault.site]).index(fault.kind) for fault in plan}
         plan.sort(key=rounds.__getitem__)
         self._tell(plan_line(len(plan), len(reached), sum(reached[fault.site][0].seconds for fault in plan)))
         trying = Trying(len(plan), self._budget, self._tell)
@@ -206,7 +206,7 @@ class Mutating:
     def _varies(self, test: Test, coverage: Coverage) -> str:
         for _ in range(2):  # the first run may have met fixtures that tests before it had set up
             before, began = test.run, time.monotonic()
-            passed, test.run = self._again(test, Run())
+            passed, test.run = self._run_again(test, Run())
             test.seconds = time.monotonic() - began
             if not passed:
                 return "it does not pass when it is run again"
@@ -217,9 +217,9 @@ class Mutating:
                     break
         return "" if alike else "two runs of it differ"
 
-    def _again(self, test: Test, run: Run) -> tuple[bool, Run]:
+    def _run_again(self, test: Test, run: Run) -> tuple[bool, Run]:
         self._number += 1
-        clone = again(test.item, self._number)
+        clone = copy_for_launch(test.item, self._number)
         # The text of a failure is not shown, and pytest parses the files of a whole traceback for it.
         vars(clone)["repr_failure"] = lambda excinfo, style=None: ""
         self.runs[clone.nodeid] = run
@@ -239,13 +239,13 @@ class Mutating:
             made = _make_fault(fault, test.run.sites[fault.site].count)
             began = time.monotonic()
             most = test.run.begun if is_drawn(test.item.obj) else math.inf
-            passed, run = self._again(test, Run(made, began + timeout, most))
+            passed, run = self._run_again(test, Run(made, began + timeout, most))
             seconds += time.monotonic() - began
             if not passed:
                 return Judged(fault, Outcome.NOTICED, test.name, seconds)
             if not run.total(lambda seen: seen.applied):
                 continue
-            outcome = max(outcome, _equivalent(run, test))
+            outcome = max(outcome, _judge_passed(run, test))
         return Judged(fault, outcome, seconds=seconds)
 
 
@@ -254,11 +254,11 @@ def _make_fault(fault: Fault, count: int) -> Fault:
     return Fault(fault.site, Kind.SKIPPED, count) if fault.kind is Kind.LAST else fault
 
 
-def _existing(sites: Iterable[Site]) -> Iterator[Path]:
+def _select_existing(sites: Iterable[Site]) -> Iterator[Path]:
     return (Path(site.file) for site in sites if site.file and Path(site.file).is_file())
 
 
-def _equivalent(run: Run, test: Test) -> Outcome:
+def _judge_passed(run: Run, test: Test) -> Outcome:
     """Whether a fault changed anything of a test's run that passed."""
     if not run.total(lambda seen: seen.changed):
         return Outcome.EQUIVALENT

@@ -17,7 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from pytest_gpuperf.features.mutating import digests, places
-from pytest_gpuperf.features.mutating.c10d_internals import frame_here
+from pytest_gpuperf.features.mutating.c10d_internals import find_caller_frame
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Kind, Site
 from pytest_gpuperf.features.mutating.record import Record
 
@@ -72,7 +72,7 @@ class Objects:
                 setattr(dist, name, function)
 
     def _see_call(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        signature = _signature(real)
+        signature = _read_signature(real)
 
         @functools.wraps(real)
         def exchange(*args: Any, **kwargs: Any) -> Any:
@@ -96,12 +96,12 @@ class Objects:
 
     def _see(self, name: str, arguments: Mapping[str, Any], group: Any) -> Site:
         exchange = _EXCHANGES[name]
-        file, line, operation, by_torch = places.place_of(frame_here(), name)
-        site = Site(file, line, operation if by_torch else name, places.over(group), 0)
+        file, line, operation, by_torch = places.place_of(find_caller_frame(), name)
+        site = Site(file, line, operation if by_torch else name, places.describe_group(group), 0)
         with self._record.lock:
             self._record.see(site, lambda: Calls(exchange.family, 0, dist.get_world_size(group)))
             if exchange.family is Family.OBJECTS:
-                digests.add(self._record.digest_sent(site), arguments["obj"])
+                digests.add(self._record.find_sent_digest(site), arguments["obj"])
         return site
 
     def _alter(self, name: str, filled: list[Any], before: list[Any], arguments: Mapping[str, Any]) -> None:
@@ -118,15 +118,15 @@ class Objects:
                 filled[:] = [arguments["obj"]] * len(right) if own else before
         self._previous = right
         self._record.applied += 1
-        self._record.changed += _digest(right) != _digest(filled)
+        self._record.changed += _compute_digest(right) != _compute_digest(filled)
 
 
 @functools.cache  # it takes as long as a small collective
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
+def _read_signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
 
 
-def _digest(values: list[Any]) -> bytes:
-    digest = digests.new()
+def _compute_digest(values: list[Any]) -> bytes:
+    digest = digests.make_digest()
     digests.add(digest, values)
     return digest.digest()

@@ -71,7 +71,7 @@ def observe(
             result = entry(context, *args, **kwargs)
         if record.error is not None:
             raise record.error
-        digest = digests.new(digests.of_states(modules.values(), optimizers.values()))
+        digest = digests.make_digest(digests.digest_states(modules.values(), optimizers.values()))
         digests.add(digest, result)
         shows = result is not None or bool(modules or optimizers)
     seen = Observation(record.sites, record.applied, record.changed, digest.digest(), record.digest(), shows)

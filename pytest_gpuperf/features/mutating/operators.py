@@ -26,20 +26,20 @@ class Operator:
 
     def outputs(self, args: Sequence[Any]) -> list[torch.Tensor]:
         """The tensors that it writes."""
-        return _flat(args[0])
+        return _flatten(args[0])
 
     def inputs(self, args: Sequence[Any]) -> list[torch.Tensor]:
         """The tensors that it reads."""
-        return _flat(args[0] if self.in_place else args[1])
+        return _flatten(args[0] if self.in_place else args[1])
 
 
-def _flat(argument: Any) -> list[torch.Tensor]:
+def _flatten(argument: Any) -> list[torch.Tensor]:
     if isinstance(argument, torch.Tensor):
         return [argument]
-    return [tensor for one in argument for tensor in _flat(one)]
+    return [tensor for one in argument for tensor in _flatten(one)]
 
 
-def with_inputs(operator: Operator, args: Sequence[Any], inputs: Sequence[torch.Tensor]) -> list[Any]:
+def replace_inputs(operator: Operator, args: Sequence[Any], inputs: Sequence[torch.Tensor]) -> list[Any]:
     """The arguments with other inputs, in the same nesting; only for operators that do not work in place."""
     left = iter(inputs)
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from pytest_gpuperf.features.mutating.coverage import Coverage, Outcome
-from pytest_gpuperf.features.mutating.lines import names, show_path
+from pytest_gpuperf.features.mutating.lines import join_names, show_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class File:
         return 100 * self.noticed / self.counted if self.counted else None
 
 
-def html(coverage: Coverage, root: Path) -> str:
+def render_html(coverage: Coverage, root: Path) -> str:
     """The whole page, which needs no other file and runs no script.
 
     Args:
@@ -49,7 +49,9 @@ def html(coverage: Coverage, root: Path) -> str:
 
     template = (files("pytest_gpuperf.features.mutating") / "assets" / "page.html.j2").read_text("utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    shown = sorted(files_of(coverage, root), key=lambda file: (100.0 if file.share is None else file.share, file.name))
+    shown = sorted(
+        list_files(coverage, root), key=lambda file: (100.0 if file.share is None else file.share, file.name)
+    )
     return environment.from_string(template).render(
         coverage=coverage,
         files=shown,
@@ -57,17 +59,17 @@ def html(coverage: Coverage, root: Path) -> str:
     )
 
 
-def files_of(coverage: Coverage, root: Path) -> list[File]:
+def list_files(coverage: Coverage, root: Path) -> list[File]:
     """The files that have sites or calls that no program makes."""
     paths = {site.file for site in coverage.sites if site.file} | {call.file for call in coverage.unreached}
-    return [_file(path, coverage, root) for path in sorted(paths)]
+    return [_make_file(path, coverage, root) for path in sorted(paths)]
 
 
-def _file(path: str, coverage: Coverage, root: Path) -> File:
+def _make_file(path: str, coverage: Coverage, root: Path) -> File:
     notes: dict[int, list[str]] = {}
     states: dict[int, str] = {}
     noticed = counted = 0
-    for site in (one for one in coverage.worst_first() if one.file == path):
+    for site in (one for one in coverage.list_worst_first() if one.file == path):
         missed, good = coverage.of(Outcome.UNNOTICED, site), coverage.of(Outcome.NOTICED, site)
         noticed += len(good)
         counted += len(good) + len(missed)
@@ -76,7 +78,7 @@ def _file(path: str, coverage: Coverage, root: Path) -> File:
         note = f"{site.operation}{over}{part}: {len(good)} of {len(good) + len(missed)} faults noticed"
         if missed:
             note += f"; unnoticed: {', '.join(one.fault.kind for one in missed)}"
-            note += f"; reached by {names(coverage.tests(site), verbose=False)}"
+            note += f"; reached by {join_names(coverage.tests(site), verbose=False)}"
             states[site.line] = "unnoticed"
         elif good:
             states.setdefault(site.line, "noticed")
@@ -87,12 +89,12 @@ def _file(path: str, coverage: Coverage, root: Path) -> File:
         notes.setdefault(call.line, []).append(f"no observed program calls {call.operation}")
     lines = tuple(
         Line(number, text, states.get(number, ""), tuple(notes.get(number, ())))
-        for number, text in enumerate(_source(path), 1)
+        for number, text in enumerate(_read_source(path), 1)
     )
     return File(show_path(path, root), lines, noticed, counted, len(calls))
 
 
-def _source(path: str) -> list[str]:
+def _read_source(path: str) -> list[str]:
     try:
         return Path(path).read_text("utf-8", errors="replace").splitlines()
     except OSError:

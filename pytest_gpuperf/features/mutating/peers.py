@@ -16,7 +16,7 @@ import torch.distributed as dist
 from pytest_gpuperf.features.mutating.altering import own_result
 from pytest_gpuperf.features.mutating.faults import Family
 from pytest_gpuperf.features.mutating.operators import Operator
-from pytest_gpuperf.torch_internals import default_store, group_ranks, open_groups
+from pytest_gpuperf.torch_internals import find_default_store, group_ranks, open_groups
 
 _LARGEST = 1 << 22  # bytes of one call: a store is slow
 _PATIENCE = timedelta(seconds=2)
@@ -31,7 +31,7 @@ _REDUCTIONS: Sequence[Callable[[torch.Tensor], torch.Tensor]] = (
 )
 
 
-def other_ranks(group: Any) -> tuple[int, ...]:
+def find_other_ranks(group: Any) -> tuple[int, ...]:
     """The global ranks of another group that has this rank, else of its half of the group; none for two ranks."""
     own, world = group_ranks(group), tuple(range(dist.get_world_size()))
     if dist.get_rank() not in own:  # torch does not know the group
@@ -57,7 +57,7 @@ class Peers:
             trial: names the program among all that the store has seen.
         """
         self._trial = trial
-        self._store = default_store()
+        self._store = find_default_store()
         self._rank = dist.get_rank()
         self._lost = False
         self._given: list[str] = []
@@ -74,9 +74,9 @@ class Peers:
         if sum(tensor.nbytes for tensor in tensors) > _LARGEST:
             self._lost = True
             return
-        self._given.append(self._key(call, self._rank))
+        self._given.append(self._make_key(call, self._rank))
         self._store.set(self._listed, "\n".join(self._given))
-        value: Any = b"".join(_bytes(tensor) for tensor in tensors)  # torch declares text only
+        value: Any = b"".join(_pack_tensor(tensor) for tensor in tensors)  # torch declares text only
         self._store.set(self._given[-1], value)
 
     def over(
@@ -93,7 +93,7 @@ class Peers:
             given: what this rank gave.
             outputs: what it came to.
         """
-        own, others = group_ranks(group), other_ranks(group)
+        own, others = group_ranks(group), find_other_ranks(group)
         of_own, of_others = (self._take(call, ranks, given) for ranks in (own, others))
         if of_own is None or of_others is None:
             return None
@@ -117,12 +117,12 @@ class Peers:
             found.append(reduce(other_parts.double()).to(out.dtype))
         return found
 
-    def _key(self, call: int, rank: int) -> str:
+    def _make_key(self, call: int, rank: int) -> str:
         return f"gpuperf mutate {self._trial} {call} {rank}"
 
     def _take(self, call: int, ranks: Sequence[int], like: Sequence[torch.Tensor]) -> list[list[torch.Tensor]] | None:
         """What each of some ranks gave, as tensors like this rank's; None if one of them gave nothing such."""
-        keys = [self._key(call, rank) for rank in ranks]
+        keys = [self._make_key(call, rank) for rank in ranks]
         if self._lost or not keys:
             return None
         try:
@@ -130,16 +130,16 @@ class Peers:
         except RuntimeError:
             self._lost = True  # and no later call waits in vain
             return None
-        found = [_tensors(self._store.get(key), like) for key in keys]
+        found = [_unpack_tensors(self._store.get(key), like) for key in keys]
         return [one for one in found if one is not None] if None not in found else None
 
 
-def _bytes(tensor: torch.Tensor) -> bytes:
+def _pack_tensor(tensor: torch.Tensor) -> bytes:
     data: bytes = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
     return data
 
 
-def _tensors(data: bytes, like: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+def _unpack_tensors(data: bytes, like: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
     if len(data) != sum(tensor.nbytes for tensor in like):
         return None
     found, begin = [], 0

@@ -18,7 +18,7 @@ from pytest_gpuperf.features.mutating.c10d_internals import (
     CALLS_A_MODULE,
     DECORATED,
     SENDS_AND_RECEIVES,
-    frame_of,
+    find_thread_frame,
 )
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
@@ -36,24 +36,24 @@ def place_of(frame: FrameType, name: str) -> tuple[str, int, str, bool]:
     """
     found = _place(frame, name)
     if found is None:  # a thread of autograd's or of C++: what the main thread waits in
-        main = frame_of(threading.main_thread().ident)
+        main = find_thread_frame(threading.main_thread().ident)
         found = None if main is None else _place(main, name)
     return found or ("", 0, name, True)
 
 
 def _place(frame: FrameType, name: str) -> tuple[str, int, str, bool] | None:
     called: FrameType | None = None
-    for one in _frames(frame):
+    for one in _yield_frames(frame):
         file = one.f_code.co_filename
         if file.startswith(_TORCH):
             if one.f_code.co_name not in DECORATED:
                 called = one
         elif is_of_user(one) and one.f_code.co_name not in _MODES:
-            return file, one.f_lineno, *_operation(called, name)
+            return file, one.f_lineno, *_describe_operation(called, name)
     return None
 
 
-def _operation(called: FrameType | None, name: str) -> tuple[str, bool]:
+def _describe_operation(called: FrameType | None, name: str) -> tuple[str, bool]:
     if called is None:
         return name, False
     what = called.f_code.co_qualname
@@ -69,7 +69,7 @@ def is_of_user(frame: FrameType) -> bool:
     return not frame.f_code.co_filename.startswith((_TORCH, *_INSTALLED))
 
 
-def over(group: Any) -> str:
+def describe_group(group: Any) -> str:
     """Which ranks a process group has, in words; empty for all of them."""
     described = str(group.group_desc)
     if described.startswith("mesh_") and described != "mesh_default":
@@ -79,7 +79,7 @@ def over(group: Any) -> str:
 
 def is_maximum(frame: FrameType) -> bool:
     """Whether a function of torch's that is being called was told to take the maximum."""
-    for one in _frames(frame):
+    for one in _yield_frames(frame):
         if not one.f_code.co_filename.startswith((_TORCH, _OWN)):
             return False
         for name in ("op", "reduceOp", "opts"):
@@ -88,7 +88,7 @@ def is_maximum(frame: FrameType) -> bool:
     return False
 
 
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+def _yield_frames(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back

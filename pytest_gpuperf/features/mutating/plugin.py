@@ -46,8 +46,8 @@ def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
 
 def pytest_gpuperf_check_options(config: pytest.Config) -> None:
     """Refuses values that cannot be meant."""
-    _budget(config)
-    under = _under(config)
+    _read_budget(config)
+    under = _read_fail_under(config)
     if config.getoption(_DEST) is None:
         if under is not None:
             raise pytest.UsageError("--mutate-fail-under needs faults to judge by: add --mutate")
@@ -75,18 +75,20 @@ def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     if is_worker(config):
         take = functools.partial(hand_over, vars(config)["workeroutput"])
     else:
-        reporting = Reporting(config.rootpath, Wishes(_budget(config), _under(config), _page(config)), run.results)
+        reporting = Reporting(
+            config.rootpath, Wishes(_read_budget(config), _read_fail_under(config), _page(config)), run.results
+        )
         config.pluginmanager.register(reporting, "gpuperf-coverage")
         take = reporting.take
-    mutating = Mutating(run.ranks, run.console.print_line, config.rootpath, _budget(config), take)
+    mutating = Mutating(run.ranks, run.console.print_line, config.rootpath, _read_budget(config), take)
     config.pluginmanager.register(mutating, "gpuperf-faults")
 
 
-def _budget(config: pytest.Config) -> float:
+def _read_budget(config: pytest.Config) -> float:
     given: str | None = config.getoption(_DEST)
     if given in (None, _ALL):
         return math.inf
-    seconds = _number(given)
+    seconds = _parse_number(given)
     if seconds is None or not seconds > 0:
         # argparse takes the argument behind --mutate for its value, be it a path of tests.
         raise pytest.UsageError(
@@ -101,17 +103,17 @@ def _page(config: pytest.Config) -> Path | None:
     return None if given is None else config.invocation_params.dir / given
 
 
-def _under(config: pytest.Config) -> float | None:
+def _read_fail_under(config: pytest.Config) -> float | None:
     given: str | None = config.getoption(_UNDER)
     if given is None:
         return None
-    share = _number(given)
+    share = _parse_number(given)
     if share is None or not 0 <= share <= 100:
         raise pytest.UsageError(f"--mutate-fail-under is a share in percent, 0 to 100, got {given!r}")
     return share
 
 
-def _number(text: str | None) -> float | None:
+def _parse_number(text: str | None) -> float | None:
     try:
         return float(text or "")
     except ValueError:

@@ -42,11 +42,11 @@ class Record:
         calls = self.sites.get(site)
         if calls is None:
             calls = self.sites[site] = made()
-            self._sent[site] = digests.new()
+            self._sent[site] = digests.make_digest()
         calls.count += 1
         return calls
 
-    def digest_sent(self, site: Site) -> Any:
+    def find_sent_digest(self, site: Site) -> Any:
         """The digest of what a site sends, to which its calls add."""
         return self._sent[site]
 
@@ -59,7 +59,7 @@ class Record:
 
     def digest(self) -> bytes:
         """A digest of what each site sent; sites of several threads have no order."""
-        whole = digests.new()
+        whole = digests.make_digest()
         for site in sorted(self._sent):
             whole.update(f"{site.operation}{site.line}".encode() + self._sent[site].digest())
         return whole.digest()

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_gpuperf.features.mutating.coverage import Coverage, Outcome
-from pytest_gpuperf.features.mutating.lines import names
+from pytest_gpuperf.features.mutating.lines import join_names
 from pytest_gpuperf.report.annotation import Annotation
 
 
-def remarks_of(coverage: Coverage) -> Iterator[Annotation]:
+def yield_remarks(coverage: Coverage) -> Iterator[Annotation]:
     """A remark for each line with unnoticed faults, the worst first, and then for each call that no program makes."""
-    for site in coverage.worst_first():
+    for site in coverage.list_worst_first():
         missed = [one.fault.kind for one in coverage.of(Outcome.UNNOTICED, site)]
         if missed and site.file:
             total = len(missed) + len(coverage.of(Outcome.NOTICED, site))
             title = f"{len(missed)} of {total} faults unnoticed in {site.operation}"
-            reached = names(coverage.tests(site), verbose=False)
+            reached = join_names(coverage.tests(site), verbose=False)
             yield Annotation(Path(site.file), site.line, title, f"{', '.join(missed)}\nreached by {reached}")
     for call in coverage.unreached:
         yield Annotation(Path(call.file), call.line, f"no observed program calls {call.operation}", "no test guards it")

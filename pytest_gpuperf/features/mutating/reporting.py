@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuperf.features.mutating.coverage import Coverage
-from pytest_gpuperf.features.mutating.form import form_of
-from pytest_gpuperf.features.mutating.lines import coverage_lines
-from pytest_gpuperf.features.mutating.page import html
-from pytest_gpuperf.features.mutating.remarks import remarks_of
+from pytest_gpuperf.features.mutating.form import make_form
+from pytest_gpuperf.features.mutating.lines import yield_coverage_lines
+from pytest_gpuperf.features.mutating.page import render_html
+from pytest_gpuperf.features.mutating.remarks import yield_remarks
 from pytest_gpuperf.report.annotation import Annotation
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Reporting:
             self._coverage = Coverage()
         self._coverage.add(coverage)
         if self._results is not None:
-            self._results.add("mutating", form_of(self._coverage, self._root))
+            self._results.add("mutating", make_form(self._coverage, self._root))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -70,7 +70,7 @@ class Reporting:
 
     def pytest_gpuperf_annotations(self) -> list[Annotation]:
         """The lines whose faults no test noticed."""
-        return [] if self._coverage is None else list(remarks_of(self._coverage))
+        return [] if self._coverage is None else list(yield_remarks(self._coverage))
 
     def pytest_gpuperf_end(self) -> bool:
         """Writes the page, if one is wanted and faults were made; whether that worked."""
@@ -79,7 +79,7 @@ class Reporting:
             return True
         try:
             page.parent.mkdir(parents=True, exist_ok=True)
-            page.write_text(html(self._coverage, self._root), "utf-8")
+            page.write_text(render_html(self._coverage, self._root), "utf-8")
         except OSError as error:
             self._written = (
                 f"--mutate-html: {str(page)!r} was not written: {error.strerror}; expected a file that can be "
@@ -95,7 +95,7 @@ class Reporting:
         under = self._wishes.fail_under
         if self._coverage is None or under is None or session.exitstatus != pytest.ExitCode.OK:
             return
-        if self._coverage.shortfall(under):
+        if self._coverage.describe_shortfall(under):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -104,7 +104,7 @@ class Reporting:
             return
         terminalreporter.write_sep("=", "communication coverage")
         verbose = terminalreporter.config.get_verbosity() > 0
-        for line in coverage_lines(self._coverage, self._root, self._wishes.fail_under, verbose=verbose):
+        for line in yield_coverage_lines(self._coverage, self._root, self._wishes.fail_under, verbose=verbose):
             terminalreporter.write_line(line)
         if self._written:
             terminalreporter.write_line(self._written)

@@ -35,7 +35,7 @@ class Call:
     operation: str
 
 
-def files_of_user(modules: Iterable[ModuleType], root: Path) -> list[Path]:
+def list_user_files(modules: Iterable[ModuleType], root: Path) -> list[Path]:
     """The files of loaded modules below the root that are not installed packages."""
     installed = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
     installed.append(Path(pytest_gpuperf.__file__).parent)
@@ -55,7 +55,7 @@ def is_made(call: Call, sites: Iterable[Site]) -> bool:
     return any(site.file == call.file and call.line <= site.line <= call.end for site in sites)
 
 
-def calls_in(file: Path) -> Iterator[Call]:
+def yield_calls(file: Path) -> Iterator[Call]:
     """The calls in one file that communicate; none if it cannot be read as Python."""
     try:
         text = file.read_text("utf-8")

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from pytest_gpuperf.features.mutating import places
-from pytest_gpuperf.features.mutating.c10d_internals import frame_here
+from pytest_gpuperf.features.mutating.c10d_internals import find_caller_frame
 from pytest_gpuperf.features.mutating.digests import add_tensor
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Site
 from pytest_gpuperf.features.mutating.record import Record, is_captured
@@ -62,8 +62,8 @@ class States:
                 stack.enter_context(_replace(checkpoint, "save", self._save))
                 stack.enter_context(_replace(checkpoint, "load", self._load))
             for handle in (
-                register_optimizer_step_pre_hook(self._before_step),
-                register_optimizer_step_post_hook(self._after_step),
+                register_optimizer_step_pre_hook(self._keep_before_step),
+                register_optimizer_step_post_hook(self._restore_after_step),
             ):
                 stack.callback(handle.remove)
             yield
@@ -84,7 +84,7 @@ class States:
     def _hook(self, real: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(real)
         def register(owner: Any, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            frame = frame_here()
+            frame = find_caller_frame()
             if places.is_of_user(frame) and self._is_faulty(frame, Family.HOOK, name):
                 self._record.applied += 1
                 self._record.changed += 1
@@ -96,14 +96,16 @@ class States:
     def _load(self, real: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(real)
         def load(*args: Any, **kwargs: Any) -> Any:
-            frame, owner = frame_here(), next(iter((*args, *kwargs.values())))
+            frame, owner = find_caller_frame(), next(iter((*args, *kwargs.values())))
             operation = name if isinstance(owner, Mapping) else f"{type(owner).__name__}.{name}"
             if not places.is_of_user(frame) or not self._is_faulty(frame, Family.LOAD, operation):
                 return real(*args, **kwargs)
             self._record.applied += 1
-            before = {key: tensor.detach().clone() for key, tensor in _tensors(owner).items()} if _is_last() else {}
+            before = (
+                {key: tensor.detach().clone() for key, tensor in _collect_tensors(owner).items()} if _is_last() else {}
+            )
             result = real(*args, **kwargs)
-            self._record.changed += _unload(_tensors(owner), before) if _is_last() else 0
+            self._record.changed += _unload(_collect_tensors(owner), before) if _is_last() else 0
             return result
 
         return load
@@ -111,13 +113,13 @@ class States:
     def _save(self, real: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(real)
         def save(*args: Any, **kwargs: Any) -> Any:
-            frame, state = frame_here(), next(iter((*args, *kwargs.values())))
-            largest = _largest(_tensors(state)) if places.is_of_user(frame) else None
+            frame, state = find_caller_frame(), next(iter((*args, *kwargs.values())))
+            largest = _find_largest(_collect_tensors(state)) if places.is_of_user(frame) else None
             if largest is None:
                 return real(*args, **kwargs)
             site = self._see(frame, Family.SAVE, name)
             with self._stale(largest) if self._record.is_faulty(site) else nullcontext():
-                add_tensor(self._record.digest_sent(site), largest)
+                add_tensor(self._record.find_sent_digest(site), largest)
                 return real(*args, **kwargs)
 
         return save
@@ -125,7 +127,7 @@ class States:
     def _seed(self, real: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(real)
         def begin(seed: int) -> Any:
-            frame = frame_here()
+            frame = find_caller_frame()
             if places.is_of_user(frame) and self._is_faulty(frame, Family.SEED, name):
                 self._record.applied += 1
                 self._record.changed += _is_last()
@@ -149,13 +151,13 @@ class States:
             tensor.copy_(kept)
             self._saved = kept
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if not is_captured() and self._is_faulty(frame_here(), Family.STEP, f"{type(optimizer).__name__}.step"):
+    def _keep_before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if not is_captured() and self._is_faulty(find_caller_frame(), Family.STEP, f"{type(optimizer).__name__}.step"):
             self._record.applied += 1
             if _is_last():
                 self._kept[id(optimizer)] = _Kept(optimizer)
 
-    def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _restore_after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         kept = self._kept.pop(id(optimizer), None)
         if kept is not None:
             self._record.changed += kept.restore(optimizer)
@@ -166,7 +168,7 @@ class _Kept:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         """Copies them."""
-        self._parameters = [_local(one).clone() for group in optimizer.param_groups for one in group["params"]]
+        self._parameters = [_detach_local(one).clone() for group in optimizer.param_groups for one in group["params"]]
         self._state = {
             parameter: {key: _copy(value) for key, value in state.items()}
             for parameter, state in optimizer.state.items()
@@ -177,7 +179,7 @@ class _Kept:
         changed = False
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         for parameter, kept in zip(parameters, self._parameters, strict=True):
-            local = _local(parameter)
+            local = _detach_local(parameter)
             changed |= not torch.equal(local, kept)
             local.copy_(kept)
         optimizer.state.clear()
@@ -197,15 +199,15 @@ def _replace(
         setattr(owner, name, real)
 
 
-def _tensors(owner: Any) -> dict[Any, torch.Tensor]:
+def _collect_tensors(owner: Any) -> dict[Any, torch.Tensor]:
     """The tensors of a module, a state or an optimizer, without the parameters that an optimizer only refers to."""
     if isinstance(owner, torch.nn.Module):
-        return {name: _local(one) for name, one in (*owner.named_parameters(), *owner.named_buffers())}
+        return {name: _detach_local(one) for name, one in (*owner.named_parameters(), *owner.named_buffers())}
     if not isinstance(owner, torch.optim.Optimizer):
-        return {index: _local(one) for index, one in enumerate(_flatten(owner))}
+        return {index: _detach_local(one) for index, one in enumerate(_flatten(owner))}
     parameters = [one for group in owner.param_groups for one in group["params"]]
     return {
-        (index, key): _local(value)
+        (index, key): _detach_local(value)
         for index, parameter in enumerate(parameters)
         for key, value in owner.state.get(parameter, {}).items()
         if isinstance(value, torch.Tensor)
@@ -216,13 +218,13 @@ def _flatten(state: Any) -> Iterator[torch.Tensor]:
     if isinstance(state, torch.Tensor):
         yield state
     elif isinstance(state, torch.nn.Module):
-        yield from _tensors(state).values()
+        yield from _collect_tensors(state).values()
     elif isinstance(state, Mapping | list | tuple):
         for one in state.values() if isinstance(state, Mapping) else state:
             yield from _flatten(one)
 
 
-def _largest(tensors: Mapping[Any, torch.Tensor]) -> torch.Tensor | None:
+def _find_largest(tensors: Mapping[Any, torch.Tensor]) -> torch.Tensor | None:
     """The largest one, without gradients; of numbers, if there are any: other bytes may be a generator's state."""
     data = [tensor.data for tensor in tensors.values()]
     return max(data, key=lambda tensor: (tensor.is_floating_point(), tensor.numel()), default=None)
@@ -240,7 +242,7 @@ def _unload(loaded: dict[Any, torch.Tensor], before: dict[Any, torch.Tensor]) ->
     return changed
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def _detach_local(tensor: torch.Tensor) -> torch.Tensor:
     held = tensor.detach()
     to_local = getattr(held, "to_local", None)
     local: torch.Tensor = held if to_local is None else to_local()

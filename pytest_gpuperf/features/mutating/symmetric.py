@@ -81,18 +81,18 @@ class SymmetricSums:
         return override
 
     def _see(self, name: str, given: torch.Tensor, group: Any) -> Site:
-        file, line, _, _ = places.place_of(c10d_internals.frame_here(), name)
-        site = Site(file, line, name, places.over(group), 0)
+        file, line, _, _ = places.place_of(c10d_internals.find_caller_frame(), name)
+        site = Site(file, line, name, places.describe_group(group), 0)
         # It only adds: no operator takes the maximum.
         self._record.see(site, lambda: Calls(Family.REDUCE, 0, group.size(), given.is_floating_point(), is_max=True))
-        add_tensor(self._record.digest_sent(site), given)
+        add_tensor(self._record.find_sent_digest(site), given)
         return site
 
     def _alter(self, run: Callable[[], torch.Tensor], given: torch.Tensor, group: Any, kind: Kind) -> torch.Tensor:
         self._record.applied += 1
         own = given.clone()
         if kind is Kind.LEFT_OUT:
-            return self._without_last(run, given, own, group)
+            return self._run_without_last(run, given, own, group)
         result = run()
         right = result.clone()
         previous = None
@@ -103,7 +103,7 @@ class SymmetricSums:
         self._record.changed += not torch.equal(result, right)
         return result
 
-    def _without_last(
+    def _run_without_last(
         self, run: Callable[[], torch.Tensor], given: torch.Tensor, own: torch.Tensor, group: Any
     ) -> torch.Tensor:
         if group.rank() < group.size() - 1:

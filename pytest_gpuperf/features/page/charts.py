@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_gpuperf.features.page.run import Run
-from pytest_gpuperf.report.matrices import matrix
-from pytest_gpuperf.report.searches import COLUMNS, cells, headline
+from pytest_gpuperf.report.matrices import parse_matrix
+from pytest_gpuperf.report.searches import COLUMNS, cells, format_headline
 from pytest_gpuperf.report.units import format_bytes, format_count, format_value, scale_of
 
 
@@ -103,9 +103,9 @@ def _fit_at(told: Mapping[str, Any], place: int, scale: float) -> float | None:
     return None
 
 
-def square(told: Mapping[str, Any]) -> Square:
+def make_square(told: Mapping[str, Any]) -> Square:
     """Return what a page draws of a figure for each pair, as in ``matrices.matrix_properties``."""
-    pairs, unit = matrix(told), str(told["unit"])
+    pairs, unit = parse_matrix(told), str(told["unit"])
     slow = {(cell.row, cell.column) for cell in pairs.slow}
     best = max(pairs.values) if pairs.better == "higher" else min(pairs.values)
 
@@ -134,7 +134,7 @@ def table(number: int, told: Mapping[str, Any]) -> Table:
 
     Args:
         number: names it on the page.
-        told: the search, as in ``searches.table_of``.
+        told: the search, as in ``searches.make_table``.
     """
     ran = [row for row in told["trials"] if row["seconds"] is not None]
     columns = list(zip(*map(cells, ran), strict=True))
@@ -142,15 +142,15 @@ def table(number: int, told: Mapping[str, Any]) -> Table:
     return Table(
         f"s{number}",
         f"{told['test']} {told['name']}",
-        headline(told),
+        format_headline(told),
         [COLUMNS[place] for place in kept],
         [(bool(row["frontier"]), [cells(row)[place] for place in kept]) for row in ran],
         [(str(row["name"]), str(row["reason"])) for row in told["trials"] if row["seconds"] is None],
-        _frontier(ran),
+        _make_frontier(ran),
     )
 
 
-def _frontier(ran: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def _make_frontier(ran: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """What the chart of time against memory draws; None if a configuration's memory is unknown."""
     if any(row["peak_bytes"] is None for row in ran):
         return None

@@ -12,18 +12,18 @@ from typing import Any
 from pytest_gpuperf.baselines.differences import differing
 from pytest_gpuperf.baselines.plain import read
 from pytest_gpuperf.baselines.schema import Baselines, MetricBaseline
-from pytest_gpuperf.features.page.charts import Curve, Square, Table, curve, square, table
-from pytest_gpuperf.features.page.facts import MOVED, facts, points_of, why_not_judged
+from pytest_gpuperf.features.page.charts import Curve, Square, Table, curve, make_square, table
+from pytest_gpuperf.features.page.facts import MOVED, explain_not_judged, find_points, list_facts
 from pytest_gpuperf.features.page.history import History
 from pytest_gpuperf.features.page.parts import Environment, Figure, NotJudged, Row, Subject, Test
 from pytest_gpuperf.features.page.run import Run
-from pytest_gpuperf.features.page.timelines import Timeline, timelines
+from pytest_gpuperf.features.page.timelines import Timeline, make_timelines
 from pytest_gpuperf.features.page.topology import Picture
 from pytest_gpuperf.report.change import show_change
-from pytest_gpuperf.report.headline import TestFigures, by_test
+from pytest_gpuperf.report.headline import TestFigures, group_by_test
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.units import format_count, format_percent, format_value, scale_of
-from pytest_gpuperf.report.verdict_line import details, what_happened
+from pytest_gpuperf.report.verdict_line import describe_outcome, list_details
 from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -50,7 +50,7 @@ class Content:
         """Files with their tests, those with the worst tests first."""
         tests = sorted(self._tests, key=lambda test: (test.file, test.outcome.severity))  # stable: in the run's order
         subjects = [Subject(file, list(group)) for file, group in groupby(tests, key=lambda test: test.file)]
-        return sorted(subjects, key=lambda subject: (_worst(subject), subject.file))
+        return sorted(subjects, key=lambda subject: (_compute_severity(subject), subject.file))
 
     @cached_property
     def counts(self) -> list[tuple[Outcome, int]]:
@@ -157,7 +157,7 @@ class Content:
         for run in self.runs:
             for told in run.results.shown.get("matrices", ()):
                 newest.setdefault((run.key, str(told["test"]), str(told["name"])), told)
-        return [square(told) for told in newest.values()]
+        return [make_square(told) for told in newest.values()]
 
     @cached_property
     def timelines(self) -> list[Timeline]:
@@ -167,7 +167,7 @@ class Content:
             for told in run.results.shown.get("profiles", ()):
                 profile = read(Profile, told, "profile")
                 newest.setdefault((run.key, profile.test, profile.arm), profile)
-        return timelines(list(newest.values()))
+        return make_timelines(list(newest.values()))
 
     @cached_property
     def pictures(self) -> list[Picture]:
@@ -191,7 +191,7 @@ class Content:
     @cached_property
     def environments(self) -> list[Environment]:
         """What each run ran with."""
-        return [self._environment(run) for run in self.runs if run.launches]
+        return [self._make_environment(run) for run in self.runs if run.launches]
 
     @property
     def moments(self) -> list[tuple[str, str]]:
@@ -235,16 +235,16 @@ class Content:
     def _tests(self) -> list[Test]:
         seen: dict[tuple[str, str], tuple[Run, TestFigures]] = {}
         for run in self._timed:
-            for figures in by_test(run.results.verdicts):
+            for figures in group_by_test(run.results.verdicts):
                 seen.setdefault((run.key, figures.test), (run, figures))
         return [self._test(number, run, figures) for number, (run, figures) in enumerate(seen.values())]
 
     def _test(self, number: int, run: Run, figures: TestFigures) -> Test:
         verdicts = (figures.headline, *figures.others)
-        told = [self._figure(f"f{number}-{place}", run, verdict) for place, verdict in enumerate(verdicts)]
+        told = [self._make_figure(f"f{number}-{place}", run, verdict) for place, verdict in enumerate(verdicts)]
         return Test(figures.name, figures.file, run.key, told[0], told)
 
-    def _figure(self, id_: str, run: Run, verdict: Verdict) -> Figure:
+    def _make_figure(self, id_: str, run: Run, verdict: Verdict) -> Figure:
         metric = verdict.metric
         share = metric.share_of_limit
         return Figure(
@@ -255,15 +255,15 @@ class Content:
             show_change(verdict),
             share,
             "" if share is None else f"{format_percent(share)} of {metric.limit_name or 'its limit'}",
-            (what_happened(verdict), *details(verdict, _Options())),
-            facts(verdict, run),
-            self._drawing(run, verdict),
+            (describe_outcome(verdict), *list_details(verdict, _Options())),
+            list_facts(verdict, run),
+            self._make_drawing(run, verdict),
             verdict.effect,
-            points_of(run, verdict),
-            why_not_judged(verdict),
+            find_points(run, verdict),
+            explain_not_judged(verdict),
         )
 
-    def _drawing(self, run: Run, verdict: Verdict) -> dict[str, Any]:
+    def _make_drawing(self, run: Run, verdict: Verdict) -> dict[str, Any]:
         metric, baseline = verdict.metric, verdict.baseline
         scale, symbol = scale_of(metric.value, metric.unit)
         drawing: dict[str, Any] = {
@@ -279,7 +279,7 @@ class Content:
         if baseline is not None:
             drawing["center"] = baseline.center / scale
             drawing["bound"] = verdict.bound
-            drawing["launches"] = self._launches(run.key, baseline, scale)
+            drawing["launches"] = self._list_launches(run.key, baseline, scale)
         past = self.histories.get(run.key, {}).get((verdict.test, verdict.metric_name), ())
         if len(past) > 1:
             drawing["history"] = [[self._place(one.at[:10], one.commit[:12]), one.center / scale] for one in past]
@@ -294,7 +294,7 @@ class Content:
             drawing["runs"] = others
         return drawing
 
-    def _launches(self, key: str, baseline: MetricBaseline, scale: float) -> list[list[Any]]:
+    def _list_launches(self, key: str, baseline: MetricBaseline, scale: float) -> list[list[Any]]:
         """Return the place of each launch in ``moments``, and the figure's median there."""
         known = self.stored[key].launches if key in self.stored else {}
         rows: list[list[Any]] = []
@@ -304,7 +304,7 @@ class Content:
             rows.append([self._place(one.launch[:20], where), one.median / scale])
         return rows
 
-    def _environment(self, run: Run) -> Environment:
+    def _make_environment(self, run: Run) -> Environment:
         now, stored = run.environment, self.stored.get(run.key)
         recorded = [] if stored is None else [info.environment for info in stored.launches.values()]
         changes = differing(recorded, now) if recorded else {}
@@ -317,7 +317,7 @@ class Content:
         return Environment(run, rows)
 
 
-def _worst(subject: Subject) -> int:
+def _compute_severity(subject: Subject) -> int:
     return min(test.outcome.severity for test in subject.tests)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from pytest_gpuperf.features.page.points import Points, points
+from pytest_gpuperf.features.page.points import Points, make_points
 from pytest_gpuperf.features.page.run import Run
 from pytest_gpuperf.report.change import format_share
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
@@ -24,7 +24,7 @@ class Fact:
     value: str
 
 
-def facts(verdict: Verdict, run: Run) -> list[Fact]:
+def list_facts(verdict: Verdict, run: Run) -> list[Fact]:
     """Return what a page says of a figure by name and value."""
     metric, baseline = verdict.metric, verdict.baseline
     share = partial(format_share, better=metric.better, unit=metric.unit, value=metric.value)
@@ -68,20 +68,20 @@ def facts(verdict: Verdict, run: Run) -> list[Fact]:
     return found
 
 
-def points_of(run: Run, verdict: Verdict) -> Points | None:
+def find_points(run: Run, verdict: Verdict) -> Points | None:
     """Return the old and new launches of a figure that moved; of a race without a record, each side's median."""
     if verdict.outcome not in MOVED:
         return None
     metric, baseline = verdict.metric, verdict.baseline
     if baseline is None:
-        return points([] if verdict.old is None else [verdict.old], [metric.value], metric.unit, metric.better)
+        return make_points([] if verdict.old is None else [verdict.old], [metric.value], metric.unit, metric.better)
     tests = run.results.candidate.tests
     measured = tests[verdict.test].metrics.get(verdict.metric_name) if verdict.test in tests else None
     new = [metric.value] if measured is None else [one.median for one in measured.launches]
-    return points([one.median for one in baseline.launches], new, metric.unit, metric.better)
+    return make_points([one.median for one in baseline.launches], new, metric.unit, metric.better)
 
 
-def why_not_judged(verdict: Verdict) -> str:
+def explain_not_judged(verdict: Verdict) -> str:
     """Return why a figure could not be judged; empty if it was, or if nothing was to be judged."""
     match verdict.outcome, verdict.reason:
         case Outcome.INVALID, Reason.ABOVE_LIMIT:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
-from pytest_gpuperf.git import GitFailed, git, show
+from pytest_gpuperf.git import GitFailed, run_git, show
 
 COMMITS = 50  # each is a file to read: half a second together, for a file of 200 kB
 _LOG = (f"--max-count={COMMITS}", "--format=%H %cI")
@@ -30,7 +30,7 @@ History: TypeAlias = Mapping[tuple[str, str], Sequence[Recorded]]
 """By test and metric, the oldest first; a commit that left the centre as it was is left out."""
 
 
-def history(path: Path, hardware_key: str) -> History:
+def read_history(path: Path, hardware_key: str) -> History:
     """Return how the centres in a file of baselines changed over its commits.
 
     Args:
@@ -41,9 +41,9 @@ def history(path: Path, hardware_key: str) -> History:
         Nothing without git, or if the file was never committed. A commit whose file cannot be read is left out.
     """
     found: dict[tuple[str, str], list[Recorded]] = {}
-    for commit, at in reversed(_commits(path)):
+    for commit, at in reversed(_list_commits(path)):
         try:
-            text = show(git(path.parent, "show", f"{commit}:./{path.name}", timeout=TIMEOUT))
+            text = show(run_git(path.parent, "show", f"{commit}:./{path.name}", timeout=TIMEOUT))
             stored = Baselines.from_json(json.loads(text), path, hardware_key)
         except (GitFailed, BaselineError, ValueError, RecursionError):
             continue
@@ -55,10 +55,10 @@ def history(path: Path, hardware_key: str) -> History:
     return found
 
 
-def _commits(path: Path) -> list[tuple[str, str]]:
+def _list_commits(path: Path) -> list[tuple[str, str]]:
     """Commits that changed the file, with their times, the newest first."""
     try:
-        log = git(path.parent, "log", *_LOG, "--", path.name, timeout=TIMEOUT)
+        log = run_git(path.parent, "log", *_LOG, "--", path.name, timeout=TIMEOUT)
     except GitFailed:
         return []
     return [(commit, at) for commit, _, at in (line.partition(" ") for line in log.splitlines())]

@@ -19,50 +19,50 @@ from pytest_gpuperf.features.page.content import Content
 _ASSETS = files("pytest_gpuperf.features.page") / "assets"
 
 
-def html(content: Content) -> str:
+def render_html(content: Content) -> str:
     """Return the whole page.
 
     Whatever tests and files brought is escaped. Beyond that, the page's policy runs its own two scripts only, and loads
     nothing.
     """
-    echarts, script = _asset("echarts.min.js"), _asset("page.js")
-    return _template().render(
+    echarts, script = _read_asset("echarts.min.js"), _read_asset("page.js")
+    return _make_template().render(
         content=content,
         points={"width": points.WIDTH, "height": points.HEIGHT},
         title=f"pytest-gpuperf: {', '.join(content.keys)}",
         version=version("pytest-gpuperf"),
-        css=_asset("page.css"),
+        css=_read_asset("page.css"),
         echarts=echarts,
         script=script,
-        script_hashes=" ".join(f"'sha256-{_digest(text)}'" for text in (echarts, script)),
-        drawings=_json({"moments": content.moments, "charts": _drawable(round_floats(content.drawings))}),
+        script_hashes=" ".join(f"'sha256-{_compute_digest(text)}'" for text in (echarts, script)),
+        drawings=_format_json({"moments": content.moments, "charts": _make_drawable(round_floats(content.drawings))}),
     )
 
 
 @functools.cache
-def _template() -> Template:
+def _make_template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["min100"] = lambda value: min(value, 100.0)
-    return environment.from_string(_asset("page.html.j2"))
+    return environment.from_string(_read_asset("page.html.j2"))
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (_ASSETS / name).read_text("utf-8")
 
 
-def _digest(script: str) -> str:
+def _compute_digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _drawable(value: object) -> object:
+def _make_drawable(value: object) -> object:
     """Return the drawings with null for a number that is beyond what JSON has, as extreme figures give in an axis."""
     if isinstance(value, dict):
-        return {key: _drawable(item) for key, item in value.items()}
+        return {key: _make_drawable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_drawable(item) for item in value]
+        return [_make_drawable(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _json(value: object) -> str:
+def _format_json(value: object) -> str:
     # Between script tags a browser looks for the end tag, and for comments, only; both begin with "<".
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -10,10 +10,10 @@ import pytest
 from pytest_gpuperf.baselines import json_files
 from pytest_gpuperf.baselines.results import ResultsError
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
-from pytest_gpuperf.baselines.storage import storage_at
+from pytest_gpuperf.baselines.storage import make_storage
 from pytest_gpuperf.features import list_shown
 from pytest_gpuperf.features.page.content import Content
-from pytest_gpuperf.features.page.history import History, history
+from pytest_gpuperf.features.page.history import History, read_history
 from pytest_gpuperf.features.page.run import Run
 from pytest_gpuperf.report.results_file import Results, ResultsFile, load
 
@@ -62,13 +62,13 @@ def write_page(path: Path, runs: Sequence[tuple[str, Results]], baselines: Path)
         BaselineError: the page cannot be written.
     """
     from pytest_gpuperf.features.page.html import (
-        html,  # its template engine takes 30 ms, which other runs need not wait for
+        render_html,  # its template engine takes 30 ms, which other runs need not wait for
     )
 
     shown = sorted((Run(name, results) for name, results in runs), key=lambda run: run.at, reverse=True)
     stored: dict[str, Baselines] = {}
     histories: dict[str, History] = {}
-    storage = storage_at(baselines)
+    storage = make_storage(baselines)
     for key in {run.key for run in shown}:
         try:
             found = storage.load(key)
@@ -76,12 +76,12 @@ def write_page(path: Path, runs: Sequence[tuple[str, Results]], baselines: Path)
             continue  # a page is worth more without its baselines than none; whoever judges by them refuses them
         if found is not None:
             stored[key] = found
-            histories[key] = history(Path(storage.where(key)), key)
+            histories[key] = read_history(Path(storage.where(key)), key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise json_files.BaselineWriteError(path, error) from error
-    json_files.replace(path, html(Content(shown, stored, histories)))
+    json_files.replace(path, render_html(Content(shown, stored, histories)))
 
 
 def page_of_files(path: Path, files: Sequence[Path], baselines: Path) -> list[str]:
@@ -96,7 +96,7 @@ def page_of_files(path: Path, files: Sequence[Path], baselines: Path) -> list[st
         ResultsError: a file is none of results.
         BaselineError: the page cannot be written.
     """
-    names = _names(files)
+    names = _name_files(files)
     if len(set(files)) < len(files):
         twice = next(file for file in files if files.count(file) > 1)
         raise ResultsError(twice, "it is given twice", "name each file once")
@@ -105,7 +105,7 @@ def page_of_files(path: Path, files: Sequence[Path], baselines: Path) -> list[st
     return [f"page of {len(files)} run{'s' if len(files) > 1 else ''} written to {path}"]
 
 
-def _names(files: Sequence[Path]) -> list[str]:
+def _name_files(files: Sequence[Path]) -> list[str]:
     """The files' names, with as many of their folders as tell them apart."""
     depth = 1
     while depth < 20 and len({file.parts[-depth:] for file in files}) < len(files):

@@ -26,7 +26,7 @@ class Points:
     """The picture in words."""
 
 
-def points(old: Sequence[float], new: Sequence[float], unit: str, better: str) -> Points | None:
+def make_points(old: Sequence[float], new: Sequence[float], unit: str, better: str) -> Points | None:
     """Return the picture; None if a side has no launch.
 
     Args:
@@ -44,11 +44,11 @@ def points(old: Sequence[float], new: Sequence[float], unit: str, better: str) -
         share = (value / high - low / high) / (1 - low / high) if high > low else 0.5
         return round(_MARGIN + (WIDTH - 2 * _MARGIN) * (share if better == "higher" else 1 - share))
 
-    text = f"Old: {_in_words(old, unit)}. New: {_in_words(new, unit)}."
+    text = f"Old: {_describe_launches(old, unit)}. New: {_describe_launches(new, unit)}."
     return Points([place(value) for value in old], [place(value) for value in new], text)
 
 
-def _in_words(values: Sequence[float], unit: str) -> str:
+def _describe_launches(values: Sequence[float], unit: str) -> str:
     middle = format_value(statistics.median(values), unit)
     if len(values) == 1:
         return middle

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_gpuperf.baselines.differences import usual
+from pytest_gpuperf.baselines.differences import find_usual
 from pytest_gpuperf.baselines.schema import LaunchInfo
 from pytest_gpuperf.report.results_file import Results
 
@@ -63,4 +63,4 @@ class Run:
     @property
     def environment(self) -> Mapping[str, str]:
         """The versions and variables that most of its launches ran with."""
-        return usual(info.environment for info in self.launches)
+        return find_usual(info.environment for info in self.launches)

@@ -51,20 +51,20 @@ class Timeline:
     """Rank, step, compute, communication and what of it was exposed."""
 
 
-def timelines(profiles: Sequence[Profile]) -> list[Timeline]:
+def make_timelines(profiles: Sequence[Profile]) -> list[Timeline]:
     """Return the timelines of profiles that have one, with few enough intervals for a page."""
     drawn = [profile for profile in profiles if any(lane.intervals for lane in profile.lanes)]
     most = MOST // max(1, len(drawn))
-    return [_timeline(profile, merge_lanes(profile.lanes, most)) for profile in drawn]
+    return [_make_timeline(profile, merge_lanes(profile.lanes, most)) for profile in drawn]
 
 
-def _timeline(profile: Profile, lanes: Sequence[Lane]) -> Timeline:
+def _make_timeline(profile: Profile, lanes: Sequence[Lane]) -> Timeline:
     rows = [lane for lane in sorted(lanes, key=lambda lane: lane.rank) if lane.intervals]
     end = max(start + duration for lane in rows for start, duration, _ in lane.intervals)
     scale = (WIDTH - LABEL) / end if end > 0 else 0.0
     return Timeline(
         f"{profile.test} {profile.arm}",
-        _summary(profile),
+        _summarize_profile(profile),
         profile.file,
         [
             Row(
@@ -101,7 +101,7 @@ def _timeline(profile: Profile, lanes: Sequence[Lane]) -> Timeline:
     )
 
 
-def _summary(profile: Profile) -> str:
+def _summarize_profile(profile: Profile) -> str:
     worst = profile.worst
     if worst is None:
         return "no rank communicated"

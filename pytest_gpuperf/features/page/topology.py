@@ -58,7 +58,7 @@ class Picture:
             Line(
                 self.places[path.first],
                 self.places[path.second],
-                _kind(path.label),
+                _choose_kind(path.label),
                 f"GPU {path.first} and GPU {path.second}: {path.label}",
             )
             for path in self.topology.paths
@@ -70,7 +70,7 @@ class Picture:
         """Kinds of lines with the labels that they stand for, the fastest first."""
         labels = sorted({path.label for path in self.topology.paths})
         kinds = ("nvlink", "near", "far", "unknown")
-        found = ((kind, [label for label in labels if _kind(label) == kind]) for kind in kinds)
+        found = ((kind, [label for label in labels if _choose_kind(label) == kind]) for kind in kinds)
         return [(kind, ", ".join(of_kind)) for kind, of_kind in found if of_kind]
 
     @property
@@ -88,7 +88,7 @@ class Picture:
         return [["X" if one == other else self.topology.label(one, other) for other in everyone] for one in everyone]
 
 
-def _kind(label: str) -> str:
+def _choose_kind(label: str) -> str:
     if label.startswith("NV"):
         return "nvlink"
     return {"PIX": "near", "PXB": "near", "PHB": "far", "NODE": "far", "SYS": "far"}.get(label, "unknown")

@@ -13,7 +13,7 @@ import torch
 from pytest_gpuperf.features.parity.layout import Part
 from pytest_gpuperf.features.parity.operations import Value
 from pytest_gpuperf.features.parity.records import Key
-from pytest_gpuperf.features.parity.splits import Split, splits
+from pytest_gpuperf.features.parity.splits import Split, iterate_splits
 
 _FAINT = 16.0
 """Tolerances that a fault must exceed somewhere for its cause to be looked for."""
@@ -152,7 +152,7 @@ class Case:
             }
             # An operation of another kind than its name says explains nothing.
             with contextlib.suppress(RuntimeError, TypeError, IndexError, NotImplementedError):
-                found += splits(self.value, sorted(count for count in counts if 1 < count <= 16))
+                found += iterate_splits(self.value, sorted(count for count in counts if 1 < count <= 16))
         return found
 
     def numbers(self) -> Iterator[tuple[float, str]]:
@@ -180,13 +180,13 @@ class Case:
                 yield shape(size), form.format(" or ".join(dict.fromkeys(texts[:2])))
 
 
-def factor(held: torch.Tensor, want: torch.Tensor) -> float:
+def compute_factor(held: torch.Tensor, want: torch.Tensor) -> float:
     """The k for which ``held`` is nearest to ``k want``; nan if there is none."""
     square = float((want * want).sum())
     return float((held * want).sum()) / square if square else math.nan
 
 
-def ranks_text(ranks: Sequence[int], world: int = 0) -> str:
+def format_ranks(ranks: Sequence[int], world: int = 0) -> str:
     """Ranks in words: ``rank 2``, ``ranks 0 and 2``, ``all ranks``."""
     if world and len(ranks) == world and world > 1:
         return "all ranks"

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_gpuperf.features.parity.case import Groups, ranks_text
-from pytest_gpuperf.features.parity.records import plain_name
+from pytest_gpuperf.features.parity.case import Groups, format_ranks
+from pytest_gpuperf.features.parity.records import strip_wrappers
 
 _WORDS = 256  # of 8 bytes, in a row of a tensor's bytes
 
@@ -105,7 +105,7 @@ class census:  # noqa: N801  # used as a statement: with census(model, optimizer
         self.take("the start")
         if self._optimizer is not None:
             self._handles = [
-                self._optimizer.register_step_pre_hook(lambda *_: self._gradients()),
+                self._optimizer.register_step_pre_hook(lambda *_: self._take_gradients()),
                 self._optimizer.register_step_post_hook(lambda *_: self._end_step()),
             ]
         return self._seen
@@ -124,14 +124,14 @@ class census:  # noqa: N801  # used as a statement: with census(model, optimizer
         """
         held: dict[str, torch.Tensor] = {}
         for name, parameter in self._model.named_parameters():
-            name = plain_name(name)
+            name = strip_wrappers(name)
             held[f"parameter {name}"] = parameter
             if self._optimizer is not None:
                 for entry, state in (self._optimizer.state.get(parameter) or {}).items():
                     if isinstance(state, torch.Tensor):
                         held[f"state {name}.{entry}"] = state
         for name, buffer in self._model.named_buffers():
-            held[f"buffer {plain_name(name)}"] = buffer
+            held[f"buffer {strip_wrappers(name)}"] = buffer
         held["torch's generator"] = torch.random.get_rng_state()
         if torch.cuda.is_initialized():
             held["CUDA's generator"] = torch.cuda.get_rng_state()
@@ -142,10 +142,10 @@ class census:  # noqa: N801  # used as a statement: with census(model, optimizer
             row["learning rates"] = rates.encode()
         self._seen.rows.append((when, row))
 
-    def _gradients(self) -> None:
+    def _take_gradients(self) -> None:
         row = digests(
             {
-                f"gradient {plain_name(name)}": parameter.grad
+                f"gradient {strip_wrappers(name)}": parameter.grad
                 for name, parameter in self._model.named_parameters()
                 if parameter.grad is not None
             }
@@ -170,7 +170,7 @@ class Drift:
     """Ranks that are still alike, in groups."""
 
     def __str__(self) -> str:
-        groups = "; ".join(ranks_text(ranks) for ranks in self.ranks)
+        groups = "; ".join(format_ranks(ranks) for ranks in self.ranks)
         return f"{self.name} differs since {self.since} (agreed until {self.agreed}): now alike are only {groups}"
 
 
@@ -192,7 +192,7 @@ class Agreement:
         return "\n".join(lines)
 
 
-def agreement(taken: Sequence[Census], groups: Sequence[Groups] = ()) -> Agreement:
+def compare_censuses(taken: Sequence[Census], groups: Sequence[Groups] = ()) -> Agreement:
     """Compares the censuses of all ranks.
 
     Args:
@@ -213,18 +213,18 @@ def agreement(taken: Sequence[Census], groups: Sequence[Groups] = ()) -> Agreeme
     drifts: dict[str, Drift] = {}
     for at, when in enumerate(points[0]):
         for name in dict.fromkeys(name for one in taken for name in one.rows[at][1]):
-            pattern = _pattern([one.rows[at][1].get(name) for one in taken])
+            pattern = _find_pattern([one.rows[at][1].get(name) for one in taken])
             known = last.get(name)
             if known is not None and name not in drifts and _has_parted(known[1], pattern):
-                drifts[name] = Drift(name, known[0], when, _alike(pattern))
+                drifts[name] = Drift(name, known[0], when, _group_alike(pattern))
             last[name] = when, pattern
     equal: dict[str, list[str]] = {}
     for name, (_, pattern) in last.items():
-        equal.setdefault(_where(pattern, groups), []).append(name)
+        equal.setdefault(_describe_pattern(pattern, groups), []).append(name)
     return Agreement({where: tuple(names) for where, names in equal.items()}, list(drifts.values()))
 
 
-def _pattern(digests: Sequence[bytes | None]) -> tuple[int, ...]:
+def _find_pattern(digests: Sequence[bytes | None]) -> tuple[int, ...]:
     """The first rank that holds the same, for each rank."""
     first: dict[bytes | None, int] = {}
     return tuple(first.setdefault(one, rank) for rank, one in enumerate(digests))
@@ -234,15 +234,15 @@ def _has_parted(before: tuple[int, ...], now: tuple[int, ...]) -> bool:
     return any(now[rank] != now[first] for rank, first in enumerate(before))
 
 
-def _alike(pattern: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+def _group_alike(pattern: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(rank for rank, one in enumerate(pattern) if one == first) for first in dict.fromkeys(pattern))
 
 
-def _where(pattern: tuple[int, ...], groups: Sequence[Groups]) -> str:
+def _describe_pattern(pattern: tuple[int, ...], groups: Sequence[Groups]) -> str:
     if len(set(pattern)) == 1:
         return "all ranks"
-    alike = _alike(pattern)
+    alike = _group_alike(pattern)
     for group in groups:
         if sorted(group.ranks) == sorted(alike):
             return group.text
-    return "no other rank" if len(alike) == len(pattern) else "; ".join(ranks_text(ranks) for ranks in alike)
+    return "no other rank" if len(alike) == len(pattern) else "; ".join(format_ranks(ranks) for ranks in alike)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_gpuperf.features.parity.census import Agreement, Census, agreement, digests
+from pytest_gpuperf.features.parity.census import Agreement, Census, compare_censuses, digests
 from pytest_gpuperf.features.parity.optimizer_steps import OptimizerSteps
 from pytest_gpuperf.features.parity.records import Kind
 from pytest_gpuperf.fixtures.ranks import ProgramRunner, Ranks
@@ -74,7 +74,7 @@ class _CensusRunner:
         points = [[when for when, _ in census.rows] for census in censuses]
         # Stages of a pipeline may have optimizers of their own, so only points that all ranks have are compared.
         if points and all(one == points[0] for one in points) and points[0]:
-            self._found.append(agreement(censuses))
+            self._found.append(compare_censuses(censuses))
         return [result for result, _ in results]
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from pytest_gpuperf.command_options import Commands
-from pytest_gpuperf.features.parity.layouts.asked import Layout, Subject, layout_of
+from pytest_gpuperf.features.parity.layouts.asked import Layout, Subject, parse_layout
 from pytest_gpuperf.report.command_error import CommandError
 
 _TIMEOUT = 120.0
@@ -22,7 +22,7 @@ def add(commands: Commands) -> None:
         help="train a model in several layouts, each against one device; 0 if all are right, 1 if one is wrong, 4 if "
         "one was not judged",
     )
-    parser.set_defaults(run=_parity, refuse=parser.error)
+    parser.set_defaults(run=_run_parity, refuse=parser.error)
     parser.add_argument("build", metavar="MODULE:BUILD", help="a function that returns the model")
     parser.add_argument(
         "--batch", required=True, metavar="MODULE:BATCH", help="batch(step) returns (inputs, targets); step is from 1"
@@ -30,7 +30,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--layouts",
         required=True,
-        type=_layouts,
+        type=_parse_layouts,
         metavar="LIST",
         help="such as ddp2,fsdp2,tp2,cp2,fsdp2xtp2; the number of ranks follows each axis",
     )
@@ -103,10 +103,10 @@ def _compare(options: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
-def _parity(options: argparse.Namespace) -> int:
+def _run_parity(options: argparse.Namespace) -> int:
     """Returns what the command exits with."""
     from pytest_gpuperf.features.parity.layouts.running import try_layouts
-    from pytest_gpuperf.features.parity.layouts.table import lines, status
+    from pytest_gpuperf.features.parity.layouts.table import compute_status, format_table
 
     subject = Subject(
         options.build,
@@ -125,13 +125,13 @@ def _parity(options: argparse.Namespace) -> int:
     except CommandError as error:
         print(f"error: {error}", file=sys.stderr)
         return _NOT_JUDGED
-    print("\n".join(lines(rows)))
-    return status(rows)
+    print("\n".join(format_table(rows)))
+    return compute_status(rows)
 
 
-def _layouts(text: str) -> list[Layout]:
+def _parse_layouts(text: str) -> list[Layout]:
     try:
-        return [layout_of(one) for one in dict.fromkeys(text.split(","))]
+        return [parse_layout(one) for one in dict.fromkeys(text.split(","))]
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -18,7 +18,7 @@ from pytest_gpuperf.features.parity.products import EXACT, Products
 from pytest_gpuperf.features.parity.records import Kind, Trace
 from pytest_gpuperf.features.parity.reference import SAMPLES, References
 from pytest_gpuperf.features.parity.report import Report
-from pytest_gpuperf.features.parity.tolerance import Tolerances, coarser_unit, unit_of
+from pytest_gpuperf.features.parity.tolerance import Tolerances, compute_unit, find_coarser_unit
 
 _NEAR, _MORE = 2.0, 4
 """Nothing wrong beyond so many times its limit is judged again by so many times as many runs with random rounding."""
@@ -37,18 +37,18 @@ class Options:
     share: Callable[[int], Any] | None = None
 
 
-def units_of(
+def find_units(
     reference: Trace, traces: Sequence[Trace], precision: torch.dtype | None = None
 ) -> tuple[float | None, float | None, Products]:
     """Returns the program's unit roundoffs, of what it computes with, of what it stores, and of its products.
 
     The first two are None if they are no coarser than the reference's. A precision that the user names counts alone.
     """
-    stored = coarser_unit(reference, traces, (Kind.START,))
+    stored = find_coarser_unit(reference, traces, (Kind.START,))
     if precision is not None:
-        return unit_of(precision), stored, EXACT
+        return compute_unit(precision), stored, EXACT
     products = functools.reduce(operator.or_, (trace.products for trace in traces), EXACT)
-    return coarser_unit(reference, traces, _ACTIVATIONS), stored, products
+    return find_coarser_unit(reference, traces, _ACTIVATIONS), stored, products
 
 
 def compare_held(
@@ -67,7 +67,7 @@ def compare_held(
     whole = references.whole
     reference = whole.trace.after(after)
     require_names(reference, traces)
-    unit, stored, products = units_of(reference, traces, options.precision)
+    unit, stored, products = find_units(reference, traces, options.precision)
     begin = clock()
     runs = [run.after(after) for run in references.run_rounded(unit, products, options.samples, each_step=each_step)]
     shares = []

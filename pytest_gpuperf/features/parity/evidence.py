@@ -9,9 +9,9 @@ import torch
 
 from pytest_gpuperf.features.parity.case import Case, Groups, Squares
 from pytest_gpuperf.features.parity.layout import Part
-from pytest_gpuperf.features.parity.operations import Value, ancestors
+from pytest_gpuperf.features.parity.operations import Value, iterate_ancestors
 from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace
-from pytest_gpuperf.features.parity.tolerance import Tolerance, Tolerances, as_real, unit_of
+from pytest_gpuperf.features.parity.tolerance import Tolerance, Tolerances, compute_unit, make_real
 
 _COPIES = frozenset("_to_copy alias clone copy_ detach view".split())  # noqa: SIM905
 _MOST_NAMED = 64
@@ -83,22 +83,22 @@ class Evidence:
             world=len(self._ask.traces),
             groups=self._groups,
             microbatches=self._ask.microbatches,
-            base=self._base(key, got),
-            earlier=self._earlier(key, whole),
-            later=self._later(key, whole),
-            squares=self._squares(key),
-            coarse=self._coarse(record),
+            base=self._find_base(key, got),
+            earlier=self._list_earlier(key, whole),
+            later=self._list_later(key, whole),
+            squares=self._list_squares(key),
+            coarse=self._find_coarse_dtype(record),
             named=self._name_tensors(key, whole),
             vectors=self._ask.vectors,
             value=value,
-            shares=self._weights_of_shares(shares, whole),
+            shares=self._scale_shares(shares, whole),
             drawn=self._ask.drawn,
         )
 
     @staticmethod
-    def _weights_of_shares(shares: Sequence[Record], whole: torch.Tensor) -> list[torch.Tensor]:
+    def _scale_shares(shares: Sequence[Record], whole: torch.Tensor) -> list[torch.Tensor]:
         """Gradients of the shares, scaled so that they add up to the whole if that is a plain sum or mean."""
-        tensors = [as_real(one.tensor) for one in shares]
+        tensors = [make_real(one.tensor) for one in shares]
         if len(tensors) < 2 or any(one.shape != whole.shape for one in tensors):
             return []
         columns = torch.stack([one.flatten() for one in tensors], 1)
@@ -107,20 +107,20 @@ class Evidence:
         weights = torch.linalg.lstsq(columns, whole.flatten()[:, None]).solution.flatten()
         return [one * weight for one, weight in zip(tensors, weights.tolist(), strict=True)]
 
-    def _base(self, key: Key, got: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    def _find_base(self, key: Key, got: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
         if key.kind is not Kind.PARAMETER:
             return {}
-        old = self._before(key)
+        old = self._make_old_key(key)
         found = {rank: self._ask.traces[rank].records.get(old) for rank in got}
-        return {rank: as_real(one.tensor) for rank, one in found.items() if one is not None}
+        return {rank: make_real(one.tensor) for rank, one in found.items() if one is not None}
 
     @staticmethod
-    def _before(key: Key) -> Key:
+    def _make_old_key(key: Key) -> Key:
         if key.step == 1:
             return Key(0, Kind.START, key.name, key.auto)
         return Key(key.step - 1, key.kind, key.name, key.auto)
 
-    def _earlier(self, key: Key, whole: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    def _list_earlier(self, key: Key, whole: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         """The reference's tensor of earlier steps; of a value that is an optimizer's parameter, that parameter's."""
         records, found = self._ask.reference.records, []
         name, auto = key.name, key.auto
@@ -135,23 +135,23 @@ class Evidence:
         steps = sorted({one.step for one in records if one.kind is kind and one.name == name and one.auto is auto})
         for step in reversed([step for step in steps if step < last]):
             old = records[Key(step, kind, name, auto)]
-            found.append((f"that of step {step}", as_real(old.tensor)))
+            found.append((f"that of step {step}", make_real(old.tensor)))
         if kind is Kind.PARAMETER and (old_start := records.get(Key(0, Kind.START, name, auto))) is not None:
-            found.append(("that of the start", as_real(old_start.tensor)))
+            found.append(("that of the start", make_real(old_start.tensor)))
         return [(text, one) for text, one in found if one.shape == whole.shape and not torch.equal(one, whole)]
 
-    def _later(self, key: Key, whole: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    def _list_later(self, key: Key, whole: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         """An input's tensors of later steps: data may have been skipped."""
         if key.kind is not Kind.INPUT:
             return []
         found = [
-            (f"that of step {record.key.step}", as_real(record.tensor))
+            (f"that of step {record.key.step}", make_real(record.tensor))
             for record in self._ask.reference
             if record.key.kind is key.kind and record.key.name == key.name and record.key.step > key.step
         ]
         return [(text, one) for text, one in found if one.shape == whole.shape and not torch.equal(one, whole)]
 
-    def _squares(self, key: Key) -> list[Squares]:
+    def _list_squares(self, key: Key) -> list[Squares]:
         """The squares of all gradients of the step; none if some gradient's parts are unknown."""
         if key.kind is not Kind.GRADIENT:
             return []
@@ -165,16 +165,16 @@ class Evidence:
                 if parts is None:
                     self._squared[step] = []
                     break
-                square = as_real(record.tensor).square()
+                square = make_real(record.tensor).square()
                 own = {rank: float(part.of(square).sum()) for rank, part in parts.items()}
                 split = any(part.index is not None for part in parts.values())
                 title = self._ask.reference.titles.get(record.key.name, record.key.name)
                 self._squared[step].append(Squares(title, float(square.sum()), own, split))
         return self._squared[step]
 
-    def _coarse(self, record: Record) -> torch.dtype | None:
+    def _find_coarse_dtype(self, record: Record) -> torch.dtype | None:
         held = [trace.records[record.key].tensor.dtype for trace in self._ask.traces if record.key in trace.records]
-        coarse = [dtype for dtype in held if unit_of(dtype) > unit_of(record.tensor.dtype) > 0]
+        coarse = [dtype for dtype in held if compute_unit(dtype) > compute_unit(record.tensor.dtype) > 0]
         return coarse[0] if coarse else None
 
     def _name_tensors(self, key: Key, whole: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
@@ -182,13 +182,13 @@ class Evidence:
         for other, record in self._ask.reference.records.items():
             near = other.step in (key.step, key.step - 1) and other.auto is key.auto and not other.kind.is_activation
             if other != key and near and record.tensor.numel() <= 1 << 20:
-                found.append((self._ask.reference.title(other), as_real(record.tensor)))
+                found.append((self._ask.reference.title(other), make_real(record.tensor)))
                 if len(found) == _MOST_NAMED:
                     break
         return found
 
 
-def margin_of(value: Value | None, undecided: torch.Tensor) -> float | None:
+def compute_margin(value: Value | None, undecided: torch.Tensor) -> float | None:
     """How far apart the two best candidates of undecided choices are at most, relative to the better one.
 
     Args:
@@ -218,7 +218,7 @@ def margin_of(value: Value | None, undecided: torch.Tensor) -> float | None:
     return float(gaps[undecided].max())
 
 
-def vectors_of(reference: Trace, values: Sequence[Value]) -> list[tuple[str, torch.Tensor]]:
+def list_vectors(reference: Trace, values: Sequence[Value]) -> list[tuple[str, torch.Tensor]]:
     """Vectors that may be added to rows: parameters of one dimension by name, and others by where they were added."""
     named = [
         (f"parameter {record.key.name} at the start", record.tensor.double())
@@ -228,7 +228,7 @@ def vectors_of(reference: Trace, values: Sequence[Value]) -> list[tuple[str, tor
     found: dict[int, tuple[str, torch.Tensor]] = {}
     seen: set[int] = set()
     for value in values:
-        for one in ancestors(value, seen):
+        for one in iterate_ancestors(value, seen):
             operation = one.operation
             if operation is None or operation.name not in ("addmm", "add", "add_"):
                 continue

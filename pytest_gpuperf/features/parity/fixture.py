@@ -9,9 +9,9 @@ from typing import Any, final
 
 import torch
 
-from pytest_gpuperf.features.parity.census import Agreement, agreement
+from pytest_gpuperf.features.parity.census import Agreement, compare_censuses
 from pytest_gpuperf.features.parity.comparing import Options, compare_held
-from pytest_gpuperf.features.parity.judging import groups_of
+from pytest_gpuperf.features.parity.judging import list_groups
 from pytest_gpuperf.features.parity.layout import Part
 from pytest_gpuperf.features.parity.on_rank import Counted, Traced
 from pytest_gpuperf.features.parity.records import Key, Trace
@@ -81,7 +81,7 @@ class Parity:
         require_callable(program)
         taken = self._ranks.run(Counted(program), *args)
         meshes = [dict(mesh) for mesh in taken[0].meshes]
-        found = agreement(taken, groups_of({}, meshes, self._ranks.world_size))
+        found = compare_censuses(taken, list_groups({}, meshes, self._ranks.world_size))
         if found.drifts:
             raise AssertionError(str(found))
         return found
@@ -123,22 +123,22 @@ class Parity:
         references = References(reference, self._seed)
         references.whole  # noqa: B018  # bad input is refused before ranks start
         begin = time.perf_counter()
-        traces = self._on_ranks(Traced(program), args)
+        traces = self._run_on_ranks(Traced(program), args)
         took = time.perf_counter() - begin
         options = Options(dict(mesh or {}), dict(layouts or {}), microbatches, precision, samples, share)
         report = compare_held(references, traces, options)
         if each_step:
-            starts = _starts_of(references.starts, report.verdict.parts, len(traces))
-            again = self._on_ranks(Traced(program, starts), args)
+            starts = _cut_starts(references.starts, report.verdict.parts, len(traces))
+            again = self._run_on_ranks(Traced(program, starts), args)
             report = replace(report, by_step=compare_held(references, again, options, each_step=True))
         return replace(report, seconds={**report.seconds, "program": took})
 
-    def _on_ranks(self, program: Traced, args: Sequence[Any]) -> list[Trace]:
+    def _run_on_ranks(self, program: Traced, args: Sequence[Any]) -> list[Trace]:
         __tracebackhide__ = True
         return list(self._ranks.run(program, *args))
 
 
-def _starts_of(whole: StepStarts, parts: Mapping[Key, Mapping[int, Part]], world: int) -> list[StepStarts]:
+def _cut_starts(whole: StepStarts, parts: Mapping[Key, Mapping[int, Part]], world: int) -> list[StepStarts]:
     """Each rank's parts of the reference's parameters and optimizer states.
 
     Raises:

@@ -16,10 +16,10 @@ from pytest_gpuperf.features.parity.layout import (
     Layout,
     Part,
     Parts,
-    chunk,
+    cut_chunk,
+    cut_zigzag,
     interleave,
-    positions,
-    zigzag,
+    make_positions,
 )
 from pytest_gpuperf.features.parity.records import Placement, Record
 
@@ -41,12 +41,12 @@ class _Cutter:
         known = self._made.get(text)
         if known is None:
             if self._positions is None:
-                self._positions = positions(self.shape)
+                self._positions = make_positions(self.shape)
             known = self._made[text] = Part(text, cut(self._positions))
         return known
 
 
-def _of_dtensor(placement: Placement, cutter: _Cutter) -> Part:
+def _cut_as_placed(placement: Placement, cutter: _Cutter) -> Part:
     order = list(zip(placement.sizes, placement.coordinate, placement.placements, strict=True))
     if placement.rightmost_first:
         order.reverse()
@@ -54,13 +54,13 @@ def _of_dtensor(placement: Placement, cutter: _Cutter) -> Part:
 
     def cut(index: torch.Tensor) -> torch.Tensor:
         for dim, size, at in cuts:
-            index = chunk(index, size, at, dim)
+            index = cut_chunk(index, size, at, dim)
         return index
 
     return cutter.part(f"cut {cuts}", cut) if cuts else WHOLE
 
 
-def _divisors(number: int) -> list[int]:
+def _list_divisors(number: int) -> list[int]:
     return [one for one in range(1, number + 1) if number % one == 0]
 
 
@@ -75,59 +75,61 @@ class _Axis:
         return rank // self.stride % self.count
 
 
-def _axes(count: int, holders: int) -> list[_Axis]:
+def _list_axes(count: int, holders: int) -> list[_Axis]:
     """Ways in which axes of a mesh deal ``count`` parts to ranks; the innermost axis comes first."""
-    return [_Axis(count, stride) for stride in _divisors(holders) if holders % (stride * count) == 0]
+    return [_Axis(count, stride) for stride in _list_divisors(holders) if holders % (stride * count) == 0]
 
 
 def _swap_axes(holders: int) -> list[tuple[int, ...]]:
     """Ranks' places by the axes of a mesh in their other order: (dp, tp) where the mesh has (tp, dp)."""
     return [
         tuple(rank % inner * (holders // inner) + rank // inner for rank in range(holders))
-        for inner in _divisors(holders)[1:-1]
+        for inner in _list_divisors(holders)[1:-1]
     ]
 
 
-def _in_order(shape: tuple[int, ...], mine: tuple[int, ...], order: tuple[int, ...], cutter: _Cutter) -> list[Part]:
+def _deal_in_order(
+    shape: tuple[int, ...], mine: tuple[int, ...], order: tuple[int, ...], cutter: _Cutter
+) -> list[Part]:
     """One part each, by the places of ranks; empty if the shapes are no such parts."""
     dims = [dim for dim, (n, m) in enumerate(zip(shape, mine, strict=False)) if n != m]
     if len(mine) != len(shape) or len(dims) != 1 or mine[dims[0]] * len(order) != shape[dims[0]]:
         return []
     dim, count = dims[0], len(order)
-    return [cutter.part(f"{dim}:{p}/{count}", partial(chunk, count=count, position=p, dim=dim)) for p in order]
+    return [cutter.part(f"{dim}:{p}/{count}", partial(cut_chunk, count=count, position=p, dim=dim)) for p in order]
 
 
-def _assignments(shape: tuple[int, ...], locals_: list[tuple[int, ...]], cutter: _Cutter) -> Iterable[list[Part]]:
+def _iterate_deals(shape: tuple[int, ...], locals_: list[tuple[int, ...]], cutter: _Cutter) -> Iterable[list[Part]]:
     """Deals of parts to the holders, the most conventional ones first."""
     holders = len(locals_)
     if all(one == shape for one in locals_):
         yield [WHOLE] * holders
         return
     if len(set(locals_)) > 1:
-        yield from _uneven(shape, locals_, cutter)
+        yield from _iterate_uneven_deals(shape, locals_, cutter)
         return
     mine = locals_[0]
     if len(mine) == len(shape):
-        yield from _boxes(shape, mine, holders, cutter)
+        yield from _iterate_box_deals(shape, mine, holders, cutter)
     if len(mine) == len(shape) - 1 and shape and holders % shape[0] == 0:
-        yield from _rows(shape, mine, holders, cutter)
+        yield from _iterate_row_deals(shape, mine, holders, cutter)
     size, whole = math.prod(mine), math.prod(shape)
     if size == whole and mine != shape:
         yield [cutter.part(f"flat {mine}", partial(_reshape, shape=mine))] * holders
     elif len(mine) == 1 and whole == size * holders:
         # FSDP1 and ZeRO cut the flattened parameter.
-        yield [cutter.part(f"flat {rank}", partial(_flat, begin=rank * size, size=size)) for rank in range(holders)]
+        yield [cutter.part(f"flat {rank}", partial(_cut_flat, begin=rank * size, size=size)) for rank in range(holders)]
 
 
 def _reshape(index: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     return index.reshape(shape)
 
 
-def _flat(index: torch.Tensor, begin: int, size: int) -> torch.Tensor:
+def _cut_flat(index: torch.Tensor, begin: int, size: int) -> torch.Tensor:
     return index.reshape(-1)[begin : begin + size]
 
 
-def _row(index: torch.Tensor, row: int, cut: Cut | None = None) -> torch.Tensor:
+def _cut_row(index: torch.Tensor, row: int, cut: Cut | None = None) -> torch.Tensor:
     return index[row] if cut is None else cut(index[row])
 
 
@@ -136,35 +138,39 @@ def _narrow(index: torch.Tensor, dim: int, begin: int, size: int) -> torch.Tenso
 
 
 def _fuse(index: torch.Tensor, fused: int, count: int, position: int) -> torch.Tensor:
-    return torch.cat([chunk(piece, count, position, 0) for piece in index.chunk(fused)])
+    return torch.cat([cut_chunk(piece, count, position, 0) for piece in index.chunk(fused)])
 
 
-def _rows(shape: tuple[int, ...], mine: tuple[int, ...], holders: int, cutter: _Cutter) -> Iterable[list[Part]]:
+def _iterate_row_deals(
+    shape: tuple[int, ...], mine: tuple[int, ...], holders: int, cutter: _Cutter
+) -> Iterable[list[Part]]:
     """The whole stacks what ranks, or groups of them, have for themselves."""
-    for axis in _axes(shape[0], holders):
+    for axis in _list_axes(shape[0], holders):
         rows = [axis.at(rank) for rank in range(holders)]
         if mine == shape[1:]:
-            yield [cutter.part(f"[{row}]", partial(_row, row=row)) for row in rows]
+            yield [cutter.part(f"[{row}]", partial(_cut_row, row=row)) for row in rows]
             continue
-        for way in _dim_ways(shape[1:], mine, holders, extra=axis):
+        for way in _iterate_dim_ways(shape[1:], mine, holders, extra=axis):
             pairs = zip(rows, way, strict=True)
-            yield [cutter.part(f"[{row}] {text}", partial(_row, row=row, cut=cut)) for row, (text, cut) in pairs]
+            yield [cutter.part(f"[{row}] {text}", partial(_cut_row, row=row, cut=cut)) for row, (text, cut) in pairs]
 
 
-def _boxes(shape: tuple[int, ...], mine: tuple[int, ...], holders: int, cutter: _Cutter) -> Iterable[list[Part]]:
-    for way in _dim_ways(shape, mine, holders):
+def _iterate_box_deals(
+    shape: tuple[int, ...], mine: tuple[int, ...], holders: int, cutter: _Cutter
+) -> Iterable[list[Part]]:
+    for way in _iterate_dim_ways(shape, mine, holders):
         yield [cutter.part(text, cut) for text, cut in way]
     cut_dims = [dim for dim, (n, m) in enumerate(zip(shape, mine, strict=True)) if n != m]
     if len(cut_dims) != 1 or not mine[cut_dims[0]] or shape[cut_dims[0]] % mine[cut_dims[0]]:
         return
     dim = cut_dims[0]
     count = shape[dim] // mine[dim]
-    for axis in _axes(count, holders):
+    for axis in _list_axes(count, holders):
         ways: list[tuple[str, Callable[..., torch.Tensor]]] = [
             (f"interleaved {dim}", partial(interleave, count=count, dim=dim))
         ]
         if mine[dim] % 2 == 0:
-            ways.insert(0, (f"zigzag {dim}", partial(zigzag, count=count, dim=dim)))
+            ways.insert(0, (f"zigzag {dim}", partial(cut_zigzag, count=count, dim=dim)))
         ways += [
             (f"fused {fused}", partial(_fuse, fused=fused, count=count))
             for fused in (2, 3)
@@ -175,39 +181,41 @@ def _boxes(shape: tuple[int, ...], mine: tuple[int, ...], holders: int, cutter: 
             yield [cutter.part(f"{text} {p}/{count}", partial(cut, position=p)) for p in at]
 
 
-def _dim_ways(
+def _iterate_dim_ways(
     shape: tuple[int, ...], mine: tuple[int, ...], holders: int, extra: _Axis | None = None
 ) -> Iterable[list[tuple[str, Cut]]]:
     if len(shape) != len(mine) or any(not m or n % m for n, m in zip(shape, mine, strict=True)):
         return
     options: list[list[_Axis | None]] = [
-        [None] if n == m else list(_axes(n // m, holders)) for n, m in zip(shape, mine, strict=True)
+        [None] if n == m else list(_list_axes(n // m, holders)) for n, m in zip(shape, mine, strict=True)
     ]
     for chosen in itertools.product(*options):
         axes = [one for one in (*chosen, extra) if one is not None]
-        if _overlap(axes, holders):
+        if _has_overlap(axes, holders):
             continue  # two dimensions that go by the same axis would leave parts that nobody holds
 
-        yield [(_dims_text(chosen, rank), partial(_cut_dims, chosen=chosen, rank=rank)) for rank in range(holders)]
+        yield [(_describe_dims(chosen, rank), partial(_cut_dims, chosen=chosen, rank=rank)) for rank in range(holders)]
 
 
 def _cut_dims(index: torch.Tensor, chosen: Sequence[_Axis | None], rank: int) -> torch.Tensor:
     for dim, axis in enumerate(chosen):
         if axis is not None:
-            index = chunk(index, axis.count, axis.at(rank), dim)
+            index = cut_chunk(index, axis.count, axis.at(rank), dim)
     return index
 
 
-def _dims_text(chosen: Sequence[_Axis | None], rank: int) -> str:
+def _describe_dims(chosen: Sequence[_Axis | None], rank: int) -> str:
     return " ".join(f"{dim}:{axis.at(rank)}/{axis.count}" for dim, axis in enumerate(chosen) if axis is not None)
 
 
-def _overlap(axes: Sequence[_Axis], holders: int) -> bool:
+def _has_overlap(axes: Sequence[_Axis], holders: int) -> bool:
     together = {tuple(axis.at(rank) for axis in axes) for rank in range(holders)}
     return len(together) != math.prod(axis.count for axis in axes)
 
 
-def _uneven(shape: tuple[int, ...], locals_: list[tuple[int, ...]], cutter: _Cutter) -> Iterable[list[Part]]:
+def _iterate_uneven_deals(
+    shape: tuple[int, ...], locals_: list[tuple[int, ...]], cutter: _Cutter
+) -> Iterable[list[Part]]:
     """One dimension is cut unevenly, in the order of ranks, or within repeated groups of them."""
     holders = len(locals_)
     if any(len(one) != len(shape) for one in locals_):
@@ -216,8 +224,8 @@ def _uneven(shape: tuple[int, ...], locals_: list[tuple[int, ...]], cutter: _Cut
     if len(dims) != 1:
         return
     dim = dims[0]
-    for count in reversed(_divisors(holders)):
-        for axis in _axes(count, holders):
+    for count in reversed(_list_divisors(holders)):
+        for axis in _list_axes(count, holders):
             sizes: dict[int, int] = {}
             if not all(sizes.setdefault(axis.at(r), one[dim]) == one[dim] for r, one in enumerate(locals_)):
                 continue
@@ -232,7 +240,7 @@ def _uneven(shape: tuple[int, ...], locals_: list[tuple[int, ...]], cutter: _Cut
             ]
 
 
-def _distance(held: torch.Tensor, wanted: torch.Tensor) -> float:
+def _compute_distance(held: torch.Tensor, wanted: torch.Tensor) -> float:
     size = float(wanted.norm())
     off = float((held - wanted).norm())
     if not math.isfinite(off):
@@ -265,7 +273,7 @@ def infer(
     cutter = _Cutter(whole.shape)
     shapes = {rank: tuple(record.tensor.shape) for rank, record in held.items()}
     if all(record.placement is not None for record in held.values()):
-        parts = {rank: _of_dtensor(record.placement, cutter) for rank, record in held.items() if record.placement}
+        parts = {rank: _cut_as_placed(record.placement, cutter) for rank, record in held.items() if record.placement}
         if all(parts[rank].of(whole).shape == shapes[rank] for rank in held):
             return Layout(parts, "DTensor")
     if known is not None and all(r in known and _shape_of(known[r], whole) == shapes[r] for r in held):
@@ -278,15 +286,15 @@ def infer(
     orders: list[tuple[tuple[int, ...], list[Part]]] = []
     if free and len(set(shapes.values())) == 1:
         places = [order] if len(order) == len(ranks) else _swap_axes(len(ranks))
-        orders = [(one, _in_order(tuple(whole.shape), shapes[ranks[0]], one, cutter)) for one in places]
+        orders = [(one, _deal_in_order(tuple(whole.shape), shapes[ranks[0]], one, cutter)) for one in places]
     others = [deal for _, deal in orders if deal]
-    usual = _assignments(tuple(whole.shape), [shapes[rank] for rank in ranks], cutter)
+    usual = _iterate_deals(tuple(whole.shape), [shapes[rank] for rank in ranks], cutter)
     for deal in itertools.chain(others, usual) if order else itertools.chain(usual, others):
         count += 1
         if deal[0].index is None and len(set(deal)) == 1:
             return Layout(dict(zip(ranks, deal, strict=True)), "shape")
         # The mean over ranks: a rank that holds something wrong decides nothing.
-        far = sum(_distance(tensors[r], p.of(whole)) for r, p in zip(ranks, deal, strict=True)) / len(ranks)
+        far = sum(_compute_distance(tensors[r], p.of(whole)) for r, p in zip(ranks, deal, strict=True)) / len(ranks)
         first = first or (far, deal)
         if best is None or far < best[0] - 1e-12:
             best = far, deal

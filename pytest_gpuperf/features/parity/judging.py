@@ -10,16 +10,16 @@ from functools import cached_property, partial
 
 import torch
 
-from pytest_gpuperf.features.parity.case import Case, Groups, factor
+from pytest_gpuperf.features.parity.case import Case, Groups, compute_factor
 from pytest_gpuperf.features.parity.causes import reductions
 from pytest_gpuperf.features.parity.causes.cause import Cause
-from pytest_gpuperf.features.parity.causes.find import find, where
-from pytest_gpuperf.features.parity.causes.places import masked, outside
-from pytest_gpuperf.features.parity.evidence import Evidence, Question, margin_of
+from pytest_gpuperf.features.parity.causes.find import find, list_facts
+from pytest_gpuperf.features.parity.causes.places import find_wrong_mask, find_wrong_shape
+from pytest_gpuperf.features.parity.evidence import Evidence, Question, compute_margin
 from pytest_gpuperf.features.parity.inferring import infer
 from pytest_gpuperf.features.parity.layout import WHOLE, Layout, LayoutError, Part, cut_as_declared
 from pytest_gpuperf.features.parity.records import Key, Kind, Record
-from pytest_gpuperf.features.parity.tolerance import BLIND, Tolerance, as_real
+from pytest_gpuperf.features.parity.tolerance import BLIND, Tolerance, make_real
 
 _TINY = 1e-300
 _MOST_CASES = 24
@@ -92,7 +92,7 @@ def judge(question: Question) -> Verdict:
     return _Judge(question).verdict()
 
 
-def groups_of(mesh: Mapping[str, int], meshes: Sequence[Mapping[str, int]], world: int) -> list[Groups]:
+def list_groups(mesh: Mapping[str, int], meshes: Sequence[Mapping[str, int]], world: int) -> list[Groups]:
     """Groups of ranks in which a reduction may be missing: axes of meshes, all ranks, and other regular groups."""
     found: dict[tuple[tuple[int, ...], ...], str] = {}
     for one in [mesh, *meshes]:
@@ -121,7 +121,7 @@ class _Judge:
         meshes = [dict(mesh) for trace in question.traces[:1] for mesh in trace.meshes]
         if not self._mesh and meshes:
             self._mesh = meshes[0]
-        self._groups = groups_of(self._mesh, meshes, self._world)
+        self._groups = list_groups(self._mesh, meshes, self._world)
         self._evidence = Evidence(question, self._groups)
         self._known = self._evidence.known
         self._astray: set[str] = set()
@@ -148,33 +148,33 @@ class _Judge:
         blamed = [one for one in wrong if one.key.is_judged]
         if not blamed:
             return Verdict(judged, undecided=undecided)
-        first = self._first(judged, blamed)
+        first = self._find_first(judged, blamed)
         after = [one for one in wrong if one is not first and (one.key.is_judged or one.key.auto)]
         for one in [first, *after][:_MOST_CASES]:
-            cause = self._cause(one)
+            cause = self._find_cause(one)
             if cause is not None:
-                return Verdict(judged, first, cause, one, self._facts(first), undecided)
-        return Verdict(judged, first, None, None, self._facts(first), undecided)
+                return Verdict(judged, first, cause, one, self._list_facts(first), undecided)
+        return Verdict(judged, first, None, None, self._list_facts(first), undecided)
 
     @staticmethod
-    def _facts(first: Judged) -> list[str]:
-        return where(first.case) if first.case is not None and not first.note else []
+    def _list_facts(first: Judged) -> list[str]:
+        return list_facts(first.case) if first.case is not None and not first.note else []
 
     @staticmethod
-    def _cause(judged: Judged) -> Cause | None:
+    def _find_cause(judged: Judged) -> Cause | None:
         if judged.case is None:
             return None
         if judged.note:
-            return outside(judged.case)
+            return find_wrong_shape(judged.case)
         return find(judged.case)
 
-    def _first(self, judged: Sequence[Judged], blamed: Sequence[Judged]) -> Judged:
+    def _find_first(self, judged: Sequence[Judged], blamed: Sequence[Judged]) -> Judged:
         """The first wrong tensor; a partial activation only if the next tensor is wrong because of it."""
         candidate: Judged | None = None
         for one in judged:
             if one.key.kind is Kind.OUTPUT_GRADIENT and not one.ok:
                 # Its factor depends on the loss, so it is no evidence by itself; zeros elsewhere are.
-                candidate = one if one.case is not None and masked(one.case) is not None else None
+                candidate = one if one.case is not None and find_wrong_mask(one.case) is not None else None
                 continue
             if one.ok:
                 if not one.key.kind.is_activation:
@@ -182,7 +182,7 @@ class _Judge:
                 continue
             if not one.key.kind.is_activation:
                 return candidate or one
-            if one.case is not None and reductions.partial(one.case) is not None:
+            if one.case is not None and reductions.find_partial_sums(one.case) is not None:
                 candidate = one
                 continue
             return candidate or one
@@ -198,10 +198,10 @@ class _Judge:
             if key.is_judged and key.kind in self._kinds:
                 return Judged(key, title, False, math.inf, math.inf, math.inf, "no rank holds it")
             return None
-        whole = as_real(record.tensor)
-        got = {rank: as_real(one.tensor) for rank, one in held.items()}
+        whole = make_real(record.tensor)
+        got = {rank: make_real(one.tensor) for rank, one in held.items()}
         tolerance = self._ask.tolerances.of(record)
-        layout = self._layout(record, held, got, whole)
+        layout = self._find_layout(record, held, got, whole)
         if layout is None:
             if not key.is_judged:
                 return None
@@ -215,7 +215,7 @@ class _Judge:
             self._parts[key] = layout.parts
         return self._compare(record, title, got, layout, whole, tolerance)
 
-    def _layout(
+    def _find_layout(
         self, record: Record, held: Mapping[int, Record], got: dict[int, torch.Tensor], whole: torch.Tensor
     ) -> Layout | None:
         """Each rank's part; adds up in ``got`` what is declared, or known, to be partial."""
@@ -286,7 +286,7 @@ class _Judge:
         if key.kind is Kind.OUTPUT_GRADIENT:
             # The loss that is differentiated may be a rank's own mean: its factor is found once, at the last output.
             if self._loss is None:
-                self._loss = _usual_factor([(got[rank], layout.parts[rank].of(whole)) for rank in got])
+                self._loss = _compute_usual_factor([(got[rank], layout.parts[rank].of(whole)) for rank in got])
             whole, bound, spread = whole * self._loss, bound * abs(self._loss), spread * abs(self._loss)
         worst = norm = off = slack = 0.0
         for rank, part in layout.parts.items():
@@ -308,7 +308,7 @@ class _Judge:
         note = ""
         if bool(bound.isinf().any()):
             share = int(bound.isinf().sum())
-            margin = margin_of(self._ask.values.get(key), bound.isinf())
+            margin = compute_margin(self._ask.values.get(key), bound.isinf())
             within = f", within {margin:.1g} of each other" if margin is not None else ""
             note = f"{share} of {bound.numel()} choices are near ties{within}: rounding alone decides them"
         elif slack > BLIND and off < 10 * max(1.0, slack):
@@ -327,7 +327,7 @@ class _Judge:
         return not key.kind.is_activation and self._cases > _MOST_CASES
 
 
-def _usual_factor(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
+def _compute_usual_factor(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
     """The factor between what most elements are and should be; 1 if there is none. Masks leave it what it is."""
     held, want = (torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1))
     large = (want.abs() > 1e-3 * want.abs().max()) & (held != 0) if want.numel() else want.bool()
@@ -336,5 +336,5 @@ def _usual_factor(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
     ratios = held[large] / want[large]
     usual = ratios.median()
     near = (ratios - usual).abs() <= 0.1 * usual.abs()
-    found = factor(held[large][near], want[large][near])
+    found = compute_factor(held[large][near], want[large][near])
     return found if math.isfinite(found) and found else 1.0

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from pytest_gpuperf.features.parity.comparing import require_names, units_of
-from pytest_gpuperf.features.parity.evidence import Question, vectors_of
+from pytest_gpuperf.features.parity.comparing import find_units, require_names
+from pytest_gpuperf.features.parity.evidence import Question, list_vectors
 from pytest_gpuperf.features.parity.judging import judge
 from pytest_gpuperf.features.parity.layout import LayoutError
-from pytest_gpuperf.features.parity.recorded_files import ranks_of, samples_of
+from pytest_gpuperf.features.parity.recorded_files import read_ranks, read_samples
 from pytest_gpuperf.features.parity.records import Trace
 from pytest_gpuperf.features.parity.report import Report
 from pytest_gpuperf.features.parity.tolerance import Fixed, Tolerances
@@ -42,14 +42,14 @@ def judge_files(
     Raises:
         CommandError: the files cannot be read or compared.
     """
-    ones = ranks_of(reference)
+    ones = read_ranks(reference)
     if len(ones) > 1:
         raise CommandError(f"{reference} is a recording of {len(ones)} ranks, expected one device: record a run on one")
-    whole, traces, samples = ones[0], ranks_of(file), samples_of(reference)
+    whole, traces, samples = ones[0], read_ranks(file), read_samples(reference)
     begin = time.perf_counter()
     try:
         require_names(whole, traces)
-        unit, stored, products = units_of(whole, traces, precision)
+        unit, stored, products = find_units(whole, traces, precision)
         if products.coarsest > whole.products.coarsest:  # the samples' random rounding knew nothing of it
             unit = max(unit or 0.0, products.coarsest)
         if samples:
@@ -62,7 +62,7 @@ def judge_files(
                 f"{reference} has no runs with random rounding: run it with PARITY_ROUNDING=1, 2, ... 6 too"
             )
         axes = mesh or _mesh_of(traces)
-        vectors = vectors_of(whole, [])
+        vectors = list_vectors(whole, [])
         verdict = judge(Question(whole, traces, tolerances, axes, layouts, microbatches, vectors=vectors))
     except (ValueError, LayoutError) as error:
         raise CommandError(str(error)) from None

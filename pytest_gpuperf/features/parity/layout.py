@@ -52,13 +52,13 @@ class LayoutError(ValueError):
 Cut = Callable[[torch.Tensor], torch.Tensor]
 
 
-def chunk(index: torch.Tensor, count: int, position: int, dim: int) -> torch.Tensor:
+def cut_chunk(index: torch.Tensor, count: int, position: int, dim: int) -> torch.Tensor:
     """One of ``count`` pieces as ``torch.chunk`` cuts them; empty beyond the last one."""
     pieces = torch.chunk(index, count, dim)
     return pieces[position] if position < len(pieces) else index.narrow(dim, 0, 0)
 
 
-def zigzag(index: torch.Tensor, count: int, position: int, dim: int) -> torch.Tensor:
+def cut_zigzag(index: torch.Tensor, count: int, position: int, dim: int) -> torch.Tensor:
     """Two of ``2 * count`` pieces, one from each end, as causal attention over a ring deals them."""
     pieces = torch.chunk(index, 2 * count, dim)
     return torch.cat([pieces[position], pieces[2 * count - 1 - position]], dim)
@@ -69,7 +69,7 @@ def interleave(index: torch.Tensor, count: int, position: int, dim: int) -> torc
     return index.index_select(dim, torch.arange(position, index.shape[dim], count))
 
 
-def positions(shape: Sequence[int]) -> torch.Tensor:
+def make_positions(shape: Sequence[int]) -> torch.Tensor:
     """Flat positions of all elements, in this shape."""
     return torch.arange(math.prod(shape)).reshape(tuple(shape))
 
@@ -95,7 +95,7 @@ def cut_as_declared(text: str, rank: int, mesh: Mapping[str, int], world: int, s
     for axis in reversed(list(mesh)):
         coordinate[axis] = rest % mesh[axis]
         rest //= mesh[axis]
-    index = positions(shape)
+    index = make_positions(shape)
     for piece in text.split(","):
         found = re.fullmatch(
             r"\s*(replicated|shard|zigzag|interleaved|rank-local)(?:\((-?\d+)\))?(?: over (\w+))?\s*", piece
@@ -112,15 +112,15 @@ def cut_as_declared(text: str, rank: int, mesh: Mapping[str, int], world: int, s
             )
         position, count = (coordinate[axis], mesh[axis]) if axis is not None else (rank, world)
         if kind == "shard":
-            index = chunk(index, count, position, dim)
+            index = cut_chunk(index, count, position, dim)
         elif kind == "zigzag":
-            index = zigzag(index, count, position, dim)
+            index = cut_zigzag(index, count, position, dim)
         elif kind == "interleaved":
             index = interleave(index, count, position, dim)
         elif kind == "rank-local":
             if position >= index.shape[0]:
                 raise LayoutError(f"layout {text!r}: the reference has {index.shape[0]} entries for {count} ranks")
             index = index[position]
-    if index.shape == tuple(shape) and torch.equal(index, positions(shape)):
+    if index.shape == tuple(shape) and torch.equal(index, make_positions(shape)):
         return WHOLE
     return Part(f"{text}: {tuple(index.flatten()[:1].tolist())} {tuple(index.shape)} {int(index.sum())}", index)

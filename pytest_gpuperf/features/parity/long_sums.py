@@ -30,7 +30,7 @@ _LONG = 1 << 13
 """From about so many addends on, a loop's rounding errors in float32 no longer cancel."""
 
 
-def of_addends(name: str, args: Any) -> float:
+def compute_addend_error(name: str, args: Any) -> float:
     """By how many unit roundoffs each addend of a product may be off, to stand for errors of the sums on the way.
 
     Args:
@@ -44,7 +44,7 @@ def of_addends(name: str, args: Any) -> float:
     return 0.0 if left is None or left.element_size() < 4 else _OF_PRODUCTS * math.sqrt(left.shape[-1])
 
 
-def of_result(name: str, args: Any, result: torch.Tensor) -> float:
+def compute_result_error(name: str, args: Any, result: torch.Tensor) -> float:
     """By how many unit roundoffs the order of additions may move a result.
 
     The factors were measured with torch on CPUs: products of up to 16384 addends, and gradients of norms, embeddings
@@ -61,7 +61,7 @@ def of_result(name: str, args: Any, result: torch.Tensor) -> float:
     if result.element_size() < 4:
         return 0.0
     if name in _PRODUCTS:
-        return of_addends(name, args)
+        return compute_addend_error(name, args)
     if name == "convolution":
         return _OF_CONVOLUTIONS * math.sqrt(args[1].numel() / args[1].shape[0])
     if name == "convolution_backward":

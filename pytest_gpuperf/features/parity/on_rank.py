@@ -7,8 +7,8 @@ from typing import Any
 
 from pytest_gpuperf.features.parity.census import Census
 from pytest_gpuperf.features.parity.optimizer_steps import OptimizerSteps
-from pytest_gpuperf.features.parity.products import products_on
-from pytest_gpuperf.features.parity.records import Trace, as_trace
+from pytest_gpuperf.features.parity.products import read_products
+from pytest_gpuperf.features.parity.records import Trace, make_trace
 from pytest_gpuperf.features.parity.step_starts import StepStarts, beginning
 from pytest_gpuperf.ranks.context import Context
 
@@ -33,7 +33,7 @@ class Traced:
         starts = None if self._starts is None else self._starts[ctx.rank]
         with steps, beginning(starts):
             returned = self._program(ctx, *args)
-        trace = as_trace(returned, f"rank {ctx.rank} of {self.__qualname__}")
+        trace = make_trace(returned, f"rank {ctx.rank} of {self.__qualname__}")
         if not isinstance(returned, Trace):
             auto = steps.trace(returned)
             trace.records = {**auto.records, **trace.records}
@@ -43,7 +43,7 @@ class Traced:
 def place(trace: Trace, ctx: Context) -> Trace:
     """Adds the rank's meshes to a trace, and what its device computes products in."""
     trace.meshes = ctx.meshes
-    trace.products |= products_on(ctx.device)
+    trace.products |= read_products(ctx.device)
     return trace
 
 

@@ -86,7 +86,7 @@ class Operations(OperationsMode):
         inputs: list[Value] = []
 
         def take(tensor: torch.Tensor) -> Value:
-            value = self._value_of(tensor)
+            value = self._make_value(tensor)
             inputs.append(value)
             return value
 
@@ -94,14 +94,14 @@ class Operations(OperationsMode):
         kept_kwargs = map_nested(torch.Tensor, take, kwargs)
         out = function(*args, **kwargs)
         self._count += 1
-        operation = Operation(self._count, name, function, kept_args, kept_kwargs, _line(), inputs)
+        operation = Operation(self._count, name, function, kept_args, kept_kwargs, _find_line(), inputs)
         if name in _DRAWS and any(one.operation is not None and one.operation.inputs for one in inputs):
             self._drew.add(name.strip("_"))
         in_place = name.endswith("_")
         results = args[0] if in_place and args else out
         for index, tensor in enumerate(results if isinstance(results, list | tuple) else [results]):
             if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
-                self._keep(tensor, Value(self._snapshot(tensor), operation, index))
+                self._keep(tensor, Value(self._take_snapshot(tensor), operation, index))
         self._note_writes(name, args, out)
         if self._room < 0:
             for kept in (self._values, self._made, self._written, self._alive):
@@ -118,7 +118,7 @@ class Operations(OperationsMode):
                     self._written[pointer] = self._count
                     self._alive.append(storage)  # its address must not be used again
 
-    def _snapshot(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _take_snapshot(self, tensor: torch.Tensor) -> torch.Tensor:
         self._room -= tensor.numel() * tensor.element_size()
         return tensor.detach().clone()
 
@@ -129,14 +129,14 @@ class Operations(OperationsMode):
         if value.operation is not None and value.operation.name.endswith("_"):
             self._written[place[0]] = self._count
 
-    def _value_of(self, tensor: torch.Tensor) -> Value:
+    def _make_value(self, tensor: torch.Tensor) -> Value:
         if tensor.layout != torch.strided:
             return Value(tensor.detach(), None)
         place = _place(tensor)
         known = self._values.get(place)
         if known is not None and self._made[place] >= self._written.get(place[0], 0):
             return known
-        value = Value(self._snapshot(tensor), None)  # a leaf, or a view of what was written since
+        value = Value(self._take_snapshot(tensor), None)  # a leaf, or a view of what was written since
         self._keep(tensor, value)
         self._alive.append(tensor.untyped_storage())
         return value
@@ -169,7 +169,7 @@ class Operations(OperationsMode):
         return known if known is not None and self._made[place] >= self._written.get(place[0], 0) else None
 
 
-def _line() -> str:
+def _find_line() -> str:
     frame = inspect.currentframe()
     while frame is not None:
         file = frame.f_code.co_filename
@@ -204,7 +204,7 @@ def _find_computed_step(value: Value) -> int:
     return latest
 
 
-def ancestors(value: Value, seen: set[int]) -> Iterator[Value]:
+def iterate_ancestors(value: Value, seen: set[int]) -> Iterator[Value]:
     """The value and all that it was computed from, without those in ``seen``, to which they are added."""
     stack = [value]
     while stack:

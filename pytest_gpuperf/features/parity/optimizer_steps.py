@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, local
+from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, copy_local
 
 
 class OptimizerSteps:
@@ -56,13 +56,13 @@ class OptimizerSteps:
                 trace.titles[name] = title
         return trace
 
-    def _each(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, torch.Tensor]]:
+    def _iterate_parameters(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, torch.Tensor]]:
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         yield from enumerate(parameters)
 
     def _note(self, optimizer: torch.optim.Optimizer, kind: Kind, index: int, step: int, tensor: torch.Tensor) -> None:
         number = self._numbers.setdefault(optimizer, len(self._numbers))
-        part, placement = local(tensor)
+        part, placement = copy_local(tensor)
         record = Record(Key(step, kind, "", auto=True), part, placement, at=self._clock())
         self._records.append((number, kind, index, step, record))
 
@@ -70,13 +70,13 @@ class OptimizerSteps:
         step = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         if step == 1:
             number = self._numbers.setdefault(optimizer, len(self._numbers))
-            for index, parameter in self._each(optimizer):
+            for index, parameter in self._iterate_parameters(optimizer):
                 self._parameters[number, index] = parameter
                 self._note(optimizer, Kind.START, index, 0, parameter)
-        for index, parameter in reversed(list(self._each(optimizer))):
+        for index, parameter in reversed(list(self._iterate_parameters(optimizer))):
             if parameter.grad is not None:
                 self._note(optimizer, Kind.GRADIENT, index, step, parameter.grad)
 
     def _after(self, optimizer: torch.optim.Optimizer) -> None:
-        for index, parameter in self._each(optimizer):
+        for index, parameter in self._iterate_parameters(optimizer):
             self._note(optimizer, Kind.PARAMETER, index, self._steps[optimizer], parameter)

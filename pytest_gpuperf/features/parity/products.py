@@ -35,19 +35,19 @@ class Products:
 EXACT = Products()
 
 
-def products_on(device: torch.device) -> Products:
+def read_products(device: torch.device) -> Products:
     """Returns what a device computes products of float32 with, as torch.backends is set now."""
     if device.type != "cuda":
         return EXACT
     cudnn: Any = torch.backends.cudnn  # whose stubs lack these
     return Products(
-        matrices=_unit([torch.backends.cuda.matmul, torch.backends]),
-        convolutions=_unit([cudnn.conv, cudnn, torch.backends]),
-        recurrent=_unit([cudnn.rnn, cudnn, torch.backends]),
+        matrices=_read_unit([torch.backends.cuda.matmul, torch.backends]),
+        convolutions=_read_unit([cudnn.conv, cudnn, torch.backends]),
+        recurrent=_read_unit([cudnn.rnn, cudnn, torch.backends]),
     )
 
 
-def _unit(settings: Sequence[Any]) -> float:
+def _read_unit(settings: Sequence[Any]) -> float:
     """Returns the unit roundoff by the first of some settings that names a precision."""
     named = next((one.fp32_precision for one in settings if one.fp32_precision != "none"), "ieee")
     return {"tf32": 2.0**-11, "bf16": 2.0**-8}.get(named, 0.0)

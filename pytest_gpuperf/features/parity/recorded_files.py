@@ -27,7 +27,7 @@ class Recording:
     trace: Trace
 
 
-def path_of(file: Path, rank: int, world: int, sample: int = 0) -> Path:
+def make_path(file: Path, rank: int, world: int, sample: int = 0) -> Path:
     """The file of a rank; the user's own name if there is one rank.
 
     Args:
@@ -42,7 +42,7 @@ def path_of(file: Path, rank: int, world: int, sample: int = 0) -> Path:
 
 def write(path: Path, recording: Recording) -> None:
     """Writes a recording; a reader sees all of it or nothing."""
-    records = [_plain(record) for record in recording.trace]
+    records = [_make_plain(record) for record in recording.trace]
     products = dataclasses.asdict(recording.trace.products)
     plain = {
         "version": _VERSION,
@@ -76,13 +76,13 @@ def read(path: Path) -> Recording:
     raise CommandError(f"{path} is a recording of version {version}, expected {_VERSION}: record it again")
 
 
-def ranks_of(file: Path) -> list[Trace]:
+def read_ranks(file: Path) -> list[Trace]:
     """Reads what all ranks of a run recorded, in their order.
 
     Raises:
         CommandError: a rank's file is missing, or files of several runs lie there.
     """
-    found = {path: match for path in _near(file) if (match := _match(path, file, r"\.rank(\d+)of(\d+)"))}
+    found = {path: match for path in _iterate_folder(file) if (match := _match(path, file, r"\.rank(\d+)of(\d+)"))}
     worlds = {int(match[2]) for match in found.values()} | ({1} if file.is_file() else set())
     if not worlds:
         raise CommandError(f"there is no recording {file}: record it by parity_record({str(file)!r}, model, optimizer)")
@@ -91,22 +91,24 @@ def ranks_of(file: Path) -> list[Trace]:
             f"recordings of {' and '.join(map(str, sorted(worlds)))} ranks lie at {file}: delete those of the older run"
         )
     world = worlds.pop()
-    missing = [rank for rank in range(world) if not path_of(file, rank, world).is_file()]
+    missing = [rank for rank in range(world) if not make_path(file, rank, world).is_file()]
     if missing:
         raise CommandError(
             f"{file} lacks the recordings of {len(missing)} of {world} ranks, rank {missing[0]} first: copy all ranks' "
             "files to one folder"
         )
-    return [read(path_of(file, rank, world)).trace for rank in range(world)]
+    return [read(make_path(file, rank, world)).trace for rank in range(world)]
 
 
-def samples_of(file: Path) -> list[Trace]:
+def read_samples(file: Path) -> list[Trace]:
     """Reads a reference's runs with random rounding."""
-    found = [(int(match[1]), path) for path in _near(file) if (match := _match(path, file, r"\.rounding(\d+)"))]
+    found = [
+        (int(match[1]), path) for path in _iterate_folder(file) if (match := _match(path, file, r"\.rounding(\d+)"))
+    ]
     return [read(path).trace for _, path in sorted(found)]
 
 
-def _near(file: Path) -> Iterator[Path]:
+def _iterate_folder(file: Path) -> Iterator[Path]:
     return file.parent.iterdir() if file.parent.is_dir() else iter(())
 
 
@@ -114,7 +116,7 @@ def _match(path: Path, file: Path, suffix: str) -> re.Match[str] | None:
     return re.fullmatch(re.escape(file.name) + suffix, path.name)
 
 
-def _plain(record: Record) -> tuple[Any, ...]:
+def _make_plain(record: Record) -> tuple[Any, ...]:
     key, at = record.key, record.placement
     place = None
     if at is not None:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pytest_gpuperf.features.parity.recorded_files import Recording, path_of, write
+from pytest_gpuperf.features.parity.recorded_files import Recording, make_path, write
 from pytest_gpuperf.features.parity.records import Trace
 from pytest_gpuperf.features.parity.rounding import RandomRounding
 from pytest_gpuperf.features.parity.watching import watch
@@ -75,7 +75,7 @@ class parity_record:  # noqa: N801  # used as a statement: with parity_record("o
         if not self._trace.records:
             print(f"parity_record: no tensor to write to {self._file}", file=sys.stderr)
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        write(path_of(self._file, rank, world, self._sample), Recording(rank, world, self._trace))
+        write(make_path(self._file, rank, world, self._sample), Recording(rank, world, self._trace))
 
 
 def _place() -> tuple[int, int]:

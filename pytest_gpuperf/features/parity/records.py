@@ -137,18 +137,18 @@ class Trace:
         return len(self.records)
 
 
-def plain_name(name: str) -> str:
+def strip_wrappers(name: str) -> str:
     """A module's or parameter's name without the wrappers of DDP, FSDP, compile and checkpointing."""
     return _WRAPPERS.sub("", name).strip(".")
 
 
-def local(tensor: torch.Tensor) -> tuple[torch.Tensor, Placement | None]:
+def copy_local(tensor: torch.Tensor) -> tuple[torch.Tensor, Placement | None]:
     """Copies this rank's part of a tensor to the CPU; returns also how a DTensor is placed."""
     placement = None
     value: Any = tensor
     if hasattr(value, "placements") and hasattr(value, "to_local"):
         mesh = value.device_mesh
-        texts = tuple(_text_of(one) for one in value.placements)
+        texts = tuple(_describe_placement(one) for one in value.placements)
         placement = Placement(
             sizes=tuple(mesh.mesh.shape),
             axes=tuple(mesh.mesh_dim_names or (f"axis {i}" for i in range(mesh.ndim))),
@@ -165,7 +165,7 @@ def local(tensor: torch.Tensor) -> tuple[torch.Tensor, Placement | None]:
     return plain.to("cpu", copy=True), placement
 
 
-def _text_of(placement: Any) -> str:
+def _describe_placement(placement: Any) -> str:
     if placement.is_partial():
         return "partial"
     if placement.is_replicate():
@@ -173,7 +173,7 @@ def _text_of(placement: Any) -> str:
     return f"shard {placement.dim}"
 
 
-def as_trace(result: object, where: str) -> Trace:
+def make_trace(result: object, where: str) -> Trace:
     """Makes a trace of what a reference or a program returned: a trace, a mapping of tensors, a tensor, or nothing.
 
     Args:
@@ -196,7 +196,7 @@ def as_trace(result: object, where: str) -> Trace:
                 f"{where} returned a {type(value).__name__} under {name!r}: parity compares tensors and numbers; "
                 "leave it out, or make a tensor of it"
             )
-        part, placement = local(value)
+        part, placement = copy_local(value)
         trace.add(Record(Key(0, Kind.VALUE, str(name)), part, placement))
     return trace
 

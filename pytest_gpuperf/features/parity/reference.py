@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from pytest_gpuperf.features.parity.evidence import vectors_of
+from pytest_gpuperf.features.parity.evidence import list_vectors
 from pytest_gpuperf.features.parity.operations import Operations, Value
 from pytest_gpuperf.features.parity.optimizer_steps import OptimizerSteps
 from pytest_gpuperf.features.parity.products import EXACT, Products
-from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, as_trace
+from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, make_trace
 from pytest_gpuperf.features.parity.rounding import RandomRounding
 from pytest_gpuperf.features.parity.step_starts import StepStarts, beginning
 
@@ -87,7 +87,7 @@ class References:
         known = self._rounded.get((unit, products, samples, each_step))
         if known is None:
             with beginning(self.starts if each_step else None):
-                known = [self._shaken(number, unit, products) for number in range(samples)]
+                known = [self._run_shaken(number, unit, products) for number in range(samples)]
             self._rounded[unit, products, samples, each_step] = known
         return known
 
@@ -116,9 +116,9 @@ class References:
         steps = OptimizerSteps(lambda: operations.count)
         with self.alike(), steps, operations:
             returned = _call(self._reference)
-        trace = as_trace(returned, "reference()")
+        trace = make_trace(returned, "reference()")
         if not isinstance(returned, Trace):
-            tensors = _tensors(returned)
+            tensors = _collect_tensors(returned)
             found = {Key(0, Kind.VALUE, name): operations.value(tensor) for name, tensor in tensors.items()}
             order = {name: operations.order(tensor) for name, tensor in tensors.items()}
             trace = _merge(steps.trace(returned), trace, order)
@@ -126,7 +126,7 @@ class References:
             found = {record.key: operations.value(record.tensor) for record in trace}
         values = {key: value for key, value in found.items() if value is not None}
         _require_finite(trace)
-        return Recorded(trace, values, vectors_of(trace, list(values.values())), operations.drew)
+        return Recorded(trace, values, list_vectors(trace, list(values.values())), operations.drew)
 
     def plain(self, call: Callable[[], Any], where: str) -> Trace:
         """Runs a function as the reference is run, and returns its trace.
@@ -138,25 +138,25 @@ class References:
         steps = OptimizerSteps()
         with self.alike(), steps:
             returned = call()
-        trace = as_trace(returned, where)
+        trace = make_trace(returned, where)
         return trace if isinstance(returned, Trace) else _merge(steps.trace(returned), trace, {})
 
     def _require_repeatable(self, first: Trace) -> None:
         again = self.plain(lambda: _call(self._reference), "reference()")
         for key, record in first.records.items():
             other = again.records.get(key)
-            if other is None or not _equal(record.tensor, other.tensor):
+            if other is None or not _is_equal(record.tensor, other.tensor):
                 raise ValueError(
                     f"reference() is not repeatable: {first.title(key)} differs between two runs of the same seed. It "
                     "must not change what it closes over (build the model and copy the inputs inside), nor draw from a "
                     "generator that goes on between runs"
                 )
 
-    def _shaken(self, number: int, unit: float | None, products: Products) -> Trace:
+    def _run_shaken(self, number: int, unit: float | None, products: Products) -> Trace:
         steps = OptimizerSteps()
         with self.alike(), steps, RandomRounding(1000 * self._seed + number, unit, products):
             returned = _call(self._reference)
-        trace = as_trace(returned, "reference()")
+        trace = make_trace(returned, "reference()")
         return trace if isinstance(returned, Trace) else _merge(steps.trace(returned), trace, {})
 
 
@@ -191,7 +191,7 @@ def _call(reference: Callable[[], Any]) -> Any:
         raise
 
 
-def _tensors(returned: Any) -> dict[str, torch.Tensor]:
+def _collect_tensors(returned: Any) -> dict[str, torch.Tensor]:
     if isinstance(returned, torch.Tensor):
         return {"result": returned}
     pairs = returned.items() if isinstance(returned, Mapping) else ((f"result[{i}]", v) for i, v in enumerate(returned))
@@ -209,7 +209,7 @@ def _merge(steps: Trace, values: Trace, order: Mapping[str, int]) -> Trace:
     return Trace({record.key: record for record in records}, steps.titles)
 
 
-def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+def _is_equal(first: torch.Tensor, second: torch.Tensor) -> bool:
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
     if first.element_size() == 1 and first.is_floating_point():

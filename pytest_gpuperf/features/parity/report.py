@@ -46,10 +46,10 @@ class Report:
         return f"Report(ok={self.ok}" + (f", first wrong: {first.title})" if first is not None else ")")
 
     def __str__(self) -> str:
-        lines = self._passing_lines() if self.verdict.ok else self._failure_lines()
-        return "\n".join(lines + self._steps())
+        lines = self._describe_pass() if self.verdict.ok else self._describe_failure()
+        return "\n".join(lines + self._describe_steps())
 
-    def _steps(self) -> list[str]:
+    def _describe_steps(self) -> list[str]:
         """Which steps are right if each begins from the reference's state."""
         if self.by_step is None:
             return []
@@ -61,15 +61,15 @@ class Report:
             found.append(f"{wrong[0].title} is wrong" if wrong else f"step {step} is right (slack {slack:.1g})")
         return ["each step from the reference's own state: " + "; ".join(found)]
 
-    def _passing_lines(self) -> list[str]:
+    def _describe_pass(self) -> list[str]:
         counted = self._counted
         lines = [f"parity: {len(counted)} tensors of {self.world} ranks are right, up to rounding"]
         if counted:
             widest = max(counted, key=lambda one: one.slack)
             lines.append(f"a relative fault of {widest.slack:.1g} is seen in each (the least in {widest.title})")
-        return lines + self._undecided_lines()
+        return lines + self._describe_undecided()
 
-    def _failure_lines(self) -> list[str]:
+    def _describe_failure(self) -> list[str]:
         first, cause, explained = self.verdict.first, self.verdict.cause, self.verdict.explained
         assert first is not None
         lines = [
@@ -97,9 +97,9 @@ class Report:
             lines.append(f"also wrong: {_list(others)}")
         if right:
             lines.append(f"right: {_list(right)}")
-        return lines + self._undecided_lines()
+        return lines + self._describe_undecided()
 
-    def _undecided_lines(self) -> list[str]:
+    def _describe_undecided(self) -> list[str]:
         return [f"not judged: {one.title}: {one.note}" for one in self.verdict.undecided[:8]]
 
 

@@ -11,7 +11,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from pytest_gpuperf.features.parity.dispatch_internals import OperationsMode, map_nested
-from pytest_gpuperf.features.parity.long_sums import MATRIX_PRODUCTS, of_addends, of_result
+from pytest_gpuperf.features.parity.long_sums import MATRIX_PRODUCTS, compute_addend_error, compute_result_error
 from pytest_gpuperf.features.parity.products import EXACT, Products
 
 AMPLITUDE = 4.0
@@ -107,7 +107,7 @@ class RandomRounding(OperationsMode):
         # Recurrent networks are products of matrices here, and a kernel of their own on GPUs.
         self._recurs |= isinstance(module, torch.nn.RNNBase)
 
-    def _unit_of(self, name: str) -> float:
+    def _choose_unit(self, name: str) -> float:
         """The program's unit roundoff in an operation; 0 if it is the reference's."""
         unit = self._unit or 0.0
         if name in MATRIX_PRODUCTS or "attention" in name:
@@ -116,14 +116,18 @@ class RandomRounding(OperationsMode):
 
     def _sum(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """Runs a sum, and shakes its addends and results, the more the longer it is."""
-        unit = self._unit_of(name)
+        unit = self._choose_unit(name)
         fine = not unit  # coarser rounding hides what sums do
-        addends = of_addends(name, args) if fine else 0.0
-        out = function(*map_nested(torch.Tensor, lambda one: self._shaken(one, addends, unit), args), **kwargs)
-        map_nested(torch.Tensor, lambda one: self._shake(one, of_result(name, args, one) if fine else 0.0, unit), out)
+        addends = compute_addend_error(name, args) if fine else 0.0
+        out = function(*map_nested(torch.Tensor, lambda one: self._make_shaken(one, addends, unit), args), **kwargs)
+        map_nested(
+            torch.Tensor,
+            lambda one: self._shake(one, compute_result_error(name, args, one) if fine else 0.0, unit),
+            out,
+        )
         return out
 
-    def _factors(self, tensor: torch.Tensor, at_least: float, coarser: float) -> torch.Tensor:
+    def _draw_factors(self, tensor: torch.Tensor, at_least: float, coarser: float) -> torch.Tensor:
         real = tensor.real.dtype if tensor.is_complex() else tensor.dtype
         unit = torch.finfo(real).eps / 2
         if not self._stepping:
@@ -145,12 +149,12 @@ class RandomRounding(OperationsMode):
         wide = tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() > 1)
         return wide and bool(tensor.numel()) and tensor.layout == torch.strided
 
-    def _shaken(self, tensor: torch.Tensor, at_least: float, unit: float) -> torch.Tensor:
+    def _make_shaken(self, tensor: torch.Tensor, at_least: float, unit: float) -> torch.Tensor:
         if not self._takes(tensor):
             return tensor
         # The infinities of a mask stay what they are, since the factors are positive.
-        return (tensor * self._factors(tensor, at_least, unit)).to(tensor.dtype)
+        return (tensor * self._draw_factors(tensor, at_least, unit)).to(tensor.dtype)
 
     def _shake(self, tensor: torch.Tensor, at_least: float = 0.0, unit: float | None = None) -> None:
         if self._takes(tensor):
-            tensor.mul_(self._factors(tensor, at_least, (self._unit or 0.0) if unit is None else unit))
+            tensor.mul_(self._draw_factors(tensor, at_least, (self._unit or 0.0) if unit is None else unit))

@@ -77,25 +77,25 @@ class _Term:
             tensor = step.run(tensor)
         return tensor
 
-    def last_sum(self) -> int:
+    def find_last_sum(self) -> int:
         """The number of the step nearest to the whole that sums; -1 if none does."""
         return max((number for number, step in enumerate(self.path) if step.summed), default=-1)
 
 
-def splits(value: Value, counts: Sequence[int]) -> Iterator[Split]:
+def iterate_splits(value: Value, counts: Sequence[int]) -> Iterator[Split]:
     """Ways to take a value apart, those that stay near to it first.
 
     Args:
         value: of the reference.
         counts: into how many chunks a sum is cut: ranks, microbatches and the like.
     """
-    squared, value = _under_root(value)
+    squared, value = _find_under_root(value)
     if squared and value.operation is not None and value.operation.name == "linalg_vector_norm":
-        yield from _norms(value, counts)
+        yield from _iterate_norm_splits(value, counts)
         return
     seen: set[int] = set()
     for through in (None, 0, 1):
-        terms = list(itertools.islice(_terms(value, through), _MOST_TERMS + 1))
+        terms = list(itertools.islice(_iterate_terms(value, through), _MOST_TERMS + 1))
         if not terms or len(terms) > _MOST_TERMS or (through is not None and len(terms) in seen):
             continue
         seen.add(len(terms))
@@ -107,7 +107,7 @@ def splits(value: Value, counts: Sequence[int]) -> Iterator[Split]:
             names = tuple(_name(index, term) for index, term in enumerate(terms))
             yield Split(f"the {len(terms)} terms that the reference adds up", names, carried, squared)
         for count in counts:
-            for text, cut in (("of the rows that are summed", _contiguous), ("of the sequence", _along_sequence)):
+            for text, cut in (("of the rows that are summed", _cut_rows), ("of the sequence", _cut_sequence)):
                 way = _chunk(terms, count, f"{count} chunks {text}", cut)
                 if way is not None:
                     yield Split(way.text, way.names, way.terms, squared, chunked=True)
@@ -121,7 +121,7 @@ def _name(index: int, term: _Term) -> str:
     return f"term {index} ({made}{f', {line}' if line else ''})"
 
 
-def _under_root(value: Value) -> tuple[bool, Value]:
+def _find_under_root(value: Value) -> tuple[bool, Value]:
     """Finds the square under a root, or a norm: ``(True, what the root is of)``."""
     one = value
     for _ in range(_DEPTH):
@@ -139,7 +139,7 @@ def _under_root(value: Value) -> tuple[bool, Value]:
     return False, value
 
 
-def _norms(value: Value, counts: Sequence[int]) -> Iterator[Split]:
+def _iterate_norm_splits(value: Value, counts: Sequence[int]) -> Iterator[Split]:
     """A norm of a tensor, or of the norms of several: squares that add up."""
     operation = value.operation
     assert operation is not None
@@ -165,7 +165,7 @@ def _norms(value: Value, counts: Sequence[int]) -> Iterator[Split]:
             )
 
 
-def _terms(value: Value, through: int | None, path: tuple[_Step, ...] = ()) -> Iterator[_Term]:
+def _iterate_terms(value: Value, through: int | None, path: tuple[_Step, ...] = ()) -> Iterator[_Term]:
     """The terms that a value is the sum of.
 
     Args:
@@ -184,24 +184,24 @@ def _terms(value: Value, through: int | None, path: tuple[_Step, ...] = ()) -> I
         for argument, sign in zip(args[:2], (1.0, alpha), strict=False):
             if not isinstance(argument, Value):
                 argument = Value(torch.tensor(float(argument), dtype=torch.float64), None)
-            yield from _terms(argument, through, (_Step(_make_scaling(sign, shape), argument), *path))
+            yield from _iterate_terms(argument, through, (_Step(_make_scaling(sign, shape), argument), *path))
     elif name == "copy_" and len(inputs) == 2:
-        yield from _terms(inputs[1], through, (_Step(_make_scaling(1.0, shape), inputs[1]), *path))
+        yield from _iterate_terms(inputs[1], through, (_Step(_make_scaling(1.0, shape), inputs[1]), *path))
     elif name in ("sum", "mean") and (parts := _list_stacked(operation)):
         for part, scale in parts:
-            yield from _terms(part, through, (_Step(_make_reduction(scale, shape), part), *path))
+            yield from _iterate_terms(part, through, (_Step(_make_reduction(scale, shape), part), *path))
     elif name == "addmm" and len(inputs) == 3:
-        yield from _terms(inputs[0], through, (_Step(_make_scaling(1.0, shape), inputs[0]), *path))
+        yield from _iterate_terms(inputs[0], through, (_Step(_make_scaling(1.0, shape), inputs[0]), *path))
         product = Operation(
             operation.number, "mm", torch.ops.aten.mm.default, (inputs[1], inputs[2]), {}, operation.line, inputs[1:]
         )
-        yield from _terms(Value(inputs[1].tensor @ inputs[2].tensor, product), through, path)
+        yield from _iterate_terms(Value(inputs[1].tensor @ inputs[2].tensor, product), through, path)
     elif (sums := _find_summed(operation, through or 0)) is not None:
         position, dims = sums
-        step = _Step(_again(operation, position, value.index), args[position], dims)
-        yield from _terms(args[position], through, (step, *path))
+        step = _Step(_make_rerun(operation, position, value.index), args[position], dims)
+        yield from _iterate_terms(args[position], through, (step, *path))
     elif _is_linear(operation, shape, deep=through is not None):
-        yield from _terms(inputs[0], through, (_Step(_again(operation, 0, value.index), inputs[0]), *path))
+        yield from _iterate_terms(inputs[0], through, (_Step(_make_rerun(operation, 0, value.index), inputs[0]), *path))
     else:
         yield _Term(value, path)
 
@@ -236,7 +236,7 @@ def _list_stacked(operation: Operation) -> list[tuple[Value, float]]:
     return [(part, 1.0 if operation.name == "sum" else 1.0 / count) for part in stacked.inputs]
 
 
-def _again(operation: Operation, position: int, index: int) -> Callable[[torch.Tensor], torch.Tensor]:
+def _make_rerun(operation: Operation, position: int, index: int) -> Callable[[torch.Tensor], torch.Tensor]:
     """Runs an operation on another tensor in place of its argument ``position``, in float64."""
 
     def double(value: Value) -> torch.Tensor:
@@ -305,7 +305,7 @@ def _chunk(terms: Sequence[_Term], count: int, text: str, cut: Cut) -> Split | N
     found: list[torch.Tensor] = []
     is_cut = False
     for index, term in enumerate(terms):
-        mask = _mask(term, count, cut)
+        mask = _find_mask(term, count, cut)
         label = _name(index, term)
         if mask is None:
             names.append(label)
@@ -315,14 +315,14 @@ def _chunk(terms: Sequence[_Term], count: int, text: str, cut: Cut) -> Split | N
         dim, owner = mask
         for chunk in range(int(owner.max()) + 1):
             names.append(f"chunk {chunk}" + (f" of {label}" if len(terms) > 1 else ""))
-            found.append(term.carry(term.last_sum(), (dim, owner, chunk)))
+            found.append(term.carry(term.find_last_sum(), (dim, owner, chunk)))
             if len(found) > _MOST_TERMS:
                 return None
     return Split(text, tuple(names), tuple(found)) if is_cut and len(found) > 1 else None
 
 
-def _mask(term: _Term, count: int, cut: Cut) -> tuple[int, torch.Tensor] | None:
-    at = term.last_sum()
+def _find_mask(term: _Term, count: int, cut: Cut) -> tuple[int, torch.Tensor] | None:
+    at = term.find_last_sum()
     if at < 0:
         return None
     step = term.path[at]
@@ -333,7 +333,7 @@ def _mask(term: _Term, count: int, cut: Cut) -> tuple[int, torch.Tensor] | None:
     return None
 
 
-def _contiguous(value: Value, dim: int, count: int) -> torch.Tensor | None:
+def _cut_rows(value: Value, dim: int, count: int) -> torch.Tensor | None:
     size = value.tensor.shape[dim]
     if size < count:
         return None
@@ -343,7 +343,7 @@ def _contiguous(value: Value, dim: int, count: int) -> torch.Tensor | None:
     return torch.arange(size) // -(-size // count)
 
 
-def _along_sequence(value: Value, dim: int, count: int) -> torch.Tensor | None:
+def _cut_sequence(value: Value, dim: int, count: int) -> torch.Tensor | None:
     lead, size = _lead(value), value.tensor.shape[dim]
     if len(lead) < 2 or lead[0] < 2 or lead[0] * lead[1] != size or lead[1] < count:
         return None

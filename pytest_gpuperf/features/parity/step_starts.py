@@ -42,6 +42,6 @@ def beginning(starts: StepStarts | None) -> Iterator[None]:
         _active.reset(token)
 
 
-def active() -> StepStarts | None:
+def find_starts() -> StepStarts | None:
     """Returns where the steps of this loop begin; None if each goes on from the one before."""
     return _active.get()

@@ -35,27 +35,27 @@ class Tolerance:
     """How many times the spread's norm a difference may have."""
 
 
-def as_real(tensor: torch.Tensor) -> torch.Tensor:
+def make_real(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in float64; a complex one with another dimension of real and imaginary parts."""
     if tensor.is_complex():
         return torch.view_as_real(tensor.resolve_conj()).double()
     return tensor.double()
 
 
-def unit_of(dtype: torch.dtype) -> float:
+def compute_unit(dtype: torch.dtype) -> float:
     """The unit roundoff of a dtype; 0 for whole numbers."""
     if dtype.is_complex or dtype.is_floating_point:
         return float(torch.finfo(dtype).eps) / 2
     return 0.0
 
 
-def coarser_unit(reference: Trace, traces: Sequence[Trace], kinds: Sequence[Kind]) -> float | None:
+def find_coarser_unit(reference: Trace, traces: Sequence[Trace], kinds: Sequence[Kind]) -> float | None:
     """The unit roundoff of what the program computes with, if that is coarser than the reference's; else None.
 
     Only inputs, outputs and parameters at the start count: a gradient or a state in a coarse type may be the fault.
     """
-    mine = max((unit_of(r.tensor.dtype) for r in reference if r.key.kind in kinds), default=0.0)
-    theirs = max((unit_of(r.tensor.dtype) for t in traces for r in t if r.key.kind in kinds), default=0.0)
+    mine = max((compute_unit(r.tensor.dtype) for r in reference if r.key.kind in kinds), default=0.0)
+    theirs = max((compute_unit(r.tensor.dtype) for t in traces for r in t if r.key.kind in kinds), default=0.0)
     return theirs if theirs > mine else None
 
 
@@ -92,10 +92,10 @@ class Tolerances:
     def of(self, record: Record) -> Tolerance:
         """The tolerance of a record of the reference; ask in the order of the records, since updates add up."""
         key = record.key
-        base = as_real(record.tensor)
+        base = make_real(record.tensor)
         seen = [run.records[key].tensor for run in self._runs if key in run.records]
         # A run of another shape, as when ties route otherwise, tells nothing.
-        moved = [as_real(one) - base for one in seen if one.shape == record.tensor.shape]
+        moved = [make_real(one) - base for one in seen if one.shape == record.tensor.shape]
         if not record.tensor.is_floating_point() and not record.tensor.is_complex():
             undecided = torch.zeros_like(base, dtype=torch.bool)
             for one in moved:
@@ -104,23 +104,23 @@ class Tolerances:
             return Tolerance(bound, torch.zeros_like(base), NORM)
         spread = torch.stack(moved).square().mean(0).sqrt() if moved else torch.zeros_like(base)
         spread = torch.nan_to_num(spread, nan=0.0, posinf=0.0)
-        unit = unit_of(record.tensor.dtype)
+        unit = compute_unit(record.tensor.dtype)
         if key.kind is not Kind.STATE and key.kind is not Kind.PARAMETER:
             unit = max(unit, self._unit)
         if key.kind in (Kind.START, Kind.PARAMETER, Kind.STATE):
             unit = max(unit, self._stored)
         finite = torch.nan_to_num(base.abs(), nan=0.0, posinf=0.0)
-        level = torch.maximum(_levels(spread), _by_size(spread, finite))
+        level = torch.maximum(_compute_levels(spread), _compute_by_size(spread, finite))
         # Few draws of few elements may come out small by chance.
         scarce = 1 + 3 / math.sqrt(max(1, len(moved)) * max(1, spread.numel()))
         bound = scarce * self._tail / AMPLITUDE * math.sqrt(2) * torch.maximum(spread, level) + 2 * unit * finite
         for one in moved:  # what a run showed needs no distribution; signs in Adam move few elements far
             bound = torch.maximum(bound, torch.nan_to_num(one.abs(), nan=0.0, posinf=0.0))
         spread = (spread.square() + (2 * unit * finite).square()).sqrt()
-        bound, spread = self._with_signs(key, base, bound, spread)
+        bound, spread = self._widen_by_signs(key, base, bound, spread)
         return Tolerance(bound, spread, NORM * scarce)
 
-    def _with_signs(
+    def _widen_by_signs(
         self, key: Key, base: torch.Tensor, bound: torch.Tensor, spread: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Adam divides by the gradient's size: where rounding decides the gradient's sign, it decides the update's."""
@@ -137,7 +137,7 @@ class Tolerances:
         old_record = self._reference.records.get(before)
         if old_record is None or self._doubt[who].shape != base.shape:
             return bound, spread
-        largest = (base - as_real(old_record.tensor)).abs().max() if base.numel() else base.sum()
+        largest = (base - make_real(old_record.tensor)).abs().max() if base.numel() else base.sum()
         travel = 2 * largest * self._doubt[who]
         if self._carried:
             travel = self._travel[who] = travel + self._travel.get(who, torch.zeros_like(base))
@@ -164,21 +164,21 @@ class Fixed(Tolerances):
 
     def of(self, record: Record) -> Tolerance:
         """The tolerance of a record of the reference; ask in the order of the records, since updates add up."""
-        base = as_real(record.tensor)
+        base = make_real(record.tensor)
         share = self._share(record)
         finite = torch.nan_to_num(base.abs(), nan=0.0, posinf=0.0)
         largest = float(finite.max()) if finite.numel() else 0.0
         spread = torch.full_like(base, share * float(finite.square().mean().sqrt()) if finite.numel() else 0.0)
         bound = torch.full_like(base, share * largest)
-        bound, spread = self._with_signs(record.key, base, bound, spread)
+        bound, spread = self._widen_by_signs(record.key, base, bound, spread)
         return Tolerance(bound, spread, NORM)
 
     def _share(self, record: Record) -> float:
-        unit = unit_of(record.tensor.dtype)
+        unit = compute_unit(record.tensor.dtype)
         return min(_MOST_SHARE, _SHARE * max(unit, self._coarser)) if unit else 0.0
 
 
-def _levels(spread: torch.Tensor) -> torch.Tensor:
+def _compute_levels(spread: torch.Tensor) -> torch.Tensor:
     """What an element moves by, as its row, its column and the whole tensor have it.
 
     Six runs tell little of one element: some come out still by chance. Rows and columns move alike.
@@ -199,7 +199,7 @@ def _levels(spread: torch.Tensor) -> torch.Tensor:
     return level.sqrt()
 
 
-def _by_size(spread: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+def _compute_by_size(spread: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
     """What an element moves by, as others of about its size do, relative to their size.
 
     Squares of gradients need it: the largest of them move most, and are few in their rows and columns.

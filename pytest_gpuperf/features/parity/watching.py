@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_gpuperf.features.parity.products import products_on
-from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, local, plain_name
-from pytest_gpuperf.features.parity.step_starts import active
+from pytest_gpuperf.features.parity.products import read_products
+from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, copy_local, strip_wrappers
+from pytest_gpuperf.features.parity.step_starts import find_starts
 
 _WHOLE = "(model)"
 
@@ -54,18 +54,18 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
         self._handles: list[Any] = []
 
     def __enter__(self) -> Trace:
-        for _, parameter in self._parameters():
-            self._trace.products |= products_on(parameter.device)
+        for _, parameter in self._iterate_parameters():
+            self._trace.products |= read_products(parameter.device)
         if self._after:
             self._note_end(self._after)
         else:
-            for name, parameter in self._parameters():
+            for name, parameter in self._iterate_parameters():
                 self._note(Kind.START, name, parameter, step=0)
         if self._activations:
             for model in self._models:
                 watched = set()
                 for name, module in model.named_modules():
-                    plain = self._rename(plain_name(name))
+                    plain = self._rename(strip_wrappers(name))
                     if plain not in watched:  # a wrapper has the name of what it wraps
                         watched.add(plain)
                         self._watch_module(plain, module)
@@ -97,13 +97,13 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
             handle.remove()
         self._handles.clear()
 
-    def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+    def _iterate_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         for model in self._models:
             for name, parameter in model.named_parameters():
-                yield self._rename(plain_name(name)), parameter
+                yield self._rename(strip_wrappers(name)), parameter
 
     def _note(self, kind: Kind, name: str, tensor: torch.Tensor, *, step: int | None = None) -> None:
-        part, placement = local(tensor)
+        part, placement = copy_local(tensor)
         key = Key(self._step if step is None else step, kind, name)
         self._trace.add(Record(key, part, placement))
 
@@ -139,18 +139,18 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
         self._handles.append(module.register_forward_hook(leaving))
 
     def _note_gradients(self) -> None:
-        for name, parameter in reversed(list(self._parameters())):  # as the backward pass computes them
+        for name, parameter in reversed(list(self._iterate_parameters())):  # as the backward pass computes them
             if parameter.grad is not None:
                 self._note(Kind.GRADIENT, name, parameter.grad)
 
     def _list_state(self) -> Iterator[tuple[Kind, str, torch.Tensor]]:
         """Optimizer states, then the parameters, which are updated by them."""
         state: Mapping[Any, Any] = {} if self._optimizer is None else self._optimizer.state
-        for name, parameter in self._parameters():
+        for name, parameter in self._iterate_parameters():
             for entry, value in state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
                     yield Kind.STATE, f"{name}.{entry}", value
-        for name, parameter in self._parameters():
+        for name, parameter in self._iterate_parameters():
             yield Kind.PARAMETER, name, parameter
 
     def _note_end(self, step: int) -> None:
@@ -159,7 +159,7 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
 
     def _end_step(self) -> None:
         self._note_end(self._step)
-        starts = active()
+        starts = find_starts()
         if starts is not None:
             for kind, name, tensor in self._list_state():
                 starts.put(Key(self._step, kind, name), tensor)

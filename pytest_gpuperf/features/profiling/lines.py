@@ -24,7 +24,9 @@ def profile_lines(shown: Sequence[Mapping[str, Any]]) -> list[Line]:
     profiles = [read(Profile, one, "profile") for one in shown]
     written = [profile for profile in profiles if profile.file]
     lines = [
-        _overlap_line(profile, profile.overlap_exposed) for profile in written if profile.overlap_exposed is not None
+        _describe_overlap(profile, profile.overlap_exposed)
+        for profile in written
+        if profile.overlap_exposed is not None
     ]
     if written:
         folders = sorted({os.path.dirname(profile.file) or "." for profile in written})
@@ -32,7 +34,7 @@ def profile_lines(shown: Sequence[Mapping[str, Any]]) -> list[Line]:
     return lines
 
 
-def _overlap_line(profile: Profile, exposed: float) -> Line:
+def _describe_overlap(profile: Profile, exposed: float) -> Line:
     what = f"profile: {profile.test}:"
     rank = profile.worst
     figure = f"{format_percent(exposed)} by perf.overlap"

@@ -34,12 +34,12 @@ def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
 
 def pytest_gpuperf_check_options(config: pytest.Config) -> None:
     """Refuses a folder that cannot be meant, and a recording."""
-    folder_of(config)
+    find_folder(config)
 
 
 def pytest_gpuperf_writes(config: pytest.Config) -> Sequence[Path]:
     """Returns the folder of the traces."""
-    folder = folder_of(config)
+    folder = find_folder(config)
     return [] if folder is None else [folder]
 
 
@@ -52,7 +52,7 @@ def pytest_gpuperf_shows() -> Sequence[Shown]:
 
 def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     """Registers what profiles, if anything is to be, once the folder is known to take files."""
-    folder = folder_of(config)
+    folder = find_folder(config)
     if folder is None:
         return
     from pytest_gpuperf.features.profiling.profiler import Profiling, TestProfiler
@@ -63,7 +63,7 @@ def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     config.pluginmanager.register(TestProfiler(profiling), "gpuperf-profiler")
 
 
-def folder_of(config: pytest.Config) -> Path | None:
+def find_folder(config: pytest.Config) -> Path | None:
     """Returns the folder of the traces; None if nothing is profiled.
 
     Raises:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.baselines.plain import plain
+from pytest_gpuperf.baselines.plain import make_plain
 from pytest_gpuperf.features.profiling.lines import PROFILES
 from pytest_gpuperf.fixtures.checks import Checks, Measured
-from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.one_line import make_one_line
 from pytest_gpuperf.report.units import format_bytes
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.launches import launch_of
@@ -81,20 +81,21 @@ class Profiling:
         """
         try:
             found = [
-                self._profile(test, arm, world_size, one) for arm, one in zip(_arms(measured), measured, strict=True)
+                self._profile(test, arm, world_size, one)
+                for arm, one in zip(_name_arms(measured), measured, strict=True)
             ]
         finally:
             self._ranks.replace_ranks()
         for profile in found:
             if profile.problem:
                 _warn(item, f"{test}: {profile.arm} could not be profiled: {profile.problem}")
-        item.user_properties += PROFILES.carry(plain(_with_few_intervals(found)))
+        item.user_properties += PROFILES.carry(make_plain(_limit_intervals(found)))
 
     def _profile(self, test: str, arm: str, world_size: int, one: Measured) -> Profile:
         from pytest_gpuperf.timing.profiling import STEPS, profile_steps  # loads torch, as the test has
 
         args = (one.program, one.kwargs, one.sampling, f"{test} {arm}", one.sizes, one.nbytes)
-        path = self._folder / file_name(test, arm)
+        path = self._folder / make_file_name(test, arm)
         try:
             traces: list[RankTrace] = self._ranks.run(world_size, profile_steps, args, {}, one.program)
             if not all(trace.chrome for trace in traces):
@@ -104,7 +105,7 @@ class Profiling:
             joined = write(path, traces, about)
         # A program may skip or fail by pytest's own exceptions, and its figures have been measured.
         except (Exception, pytest.skip.Exception, pytest.fail.Exception) as error:
-            return Profile(test, arm, "", one_line(f"{type(error).__name__}: {error}"))
+            return Profile(test, arm, "", make_one_line(f"{type(error).__name__}: {error}"))
         return Profile(
             test,
             arm,
@@ -135,14 +136,14 @@ class TestProfiler:
             self._profiling.profile(item, launch_of(item).identity, world_size(item) or 0, measured)
 
 
-def file_name(test: str, arm: str) -> str:
+def make_file_name(test: str, arm: str) -> str:
     """Return the name of a trace: what a file name can hold of the test's id, and a sum of the whole."""
     whole = f"{test} {arm}"
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", whole).strip("-.")[-_NAME_CHARACTERS:]
     return f"{readable}-{zlib.crc32(whole.encode(errors='surrogatepass')):08x}.json.gz"
 
 
-def _arms(measured: Sequence[Measured]) -> list[str]:
+def _name_arms(measured: Sequence[Measured]) -> list[str]:
     names = [
         one.arm if one.nbytes is None else f"{one.arm}-{format_bytes(one.nbytes).replace(' ', '')}" for one in measured
     ]
@@ -154,7 +155,7 @@ def _arms(measured: Sequence[Measured]) -> list[str]:
     return found
 
 
-def _with_few_intervals(profiles: Sequence[Profile]) -> list[Profile]:
+def _limit_intervals(profiles: Sequence[Profile]) -> list[Profile]:
     """Return the profiles of one test with as many intervals as a page draws."""
     few = iter(merge_lanes([lane for profile in profiles for lane in profile.lanes], MOST))
     return [dataclasses.replace(profile, lanes=tuple(next(few) for _ in profile.lanes)) for profile in profiles]
@@ -164,4 +165,4 @@ def _warn(item: pytest.Item, text: str) -> None:
     with warnings.catch_warnings():
         # An error of it, as with -W error, would change the test's outcome.
         warnings.simplefilter("always", ProfileWarning)
-        item.warn(ProfileWarning(one_line(text)))
+        item.warn(ProfileWarning(make_one_line(text)))

@@ -13,7 +13,7 @@ from pytest_gpuperf.features.racing.arms.child import Link
 from pytest_gpuperf.features.racing.arms.messages import Collected, Launched
 from pytest_gpuperf.features.racing.arms.redirect import find_installed
 from pytest_gpuperf.features.racing.arms.strays import list_loaded_strays
-from pytest_gpuperf.features.racing.relaunching import Relaunching, text_of
+from pytest_gpuperf.features.racing.relaunching import Relaunching, describe_problem
 from pytest_gpuperf.run.concluding import FIGURES
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.selection import world_size
@@ -41,7 +41,7 @@ class ArmLoop:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Keeps what went wrong for the tests that it concerns."""
         if not report.passed:
-            self._not_collected[report.nodeid] = text_of(report)
+            self._not_collected[report.nodeid] = describe_problem(report)
 
     def pytest_internalerror(self, excrepr: object) -> None:
         """Prints why the run ends."""

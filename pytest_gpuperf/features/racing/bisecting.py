@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_gpuperf.features.racing.lines import bisecting_line, bisection_line
+from pytest_gpuperf.features.racing.lines import describe_bisect_step, describe_bisection
 from pytest_gpuperf.features.racing.suspects import Held
 from pytest_gpuperf.repository import CannotRace, Repository
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
@@ -54,7 +54,7 @@ def bisect_lost(
     """
     try:
         repository = Repository.of(folder)
-        commits = _after(repository, good)
+        commits = _list_commits(repository, good)
     except CannotRace as error:
         return [f"bisect: {error}"]
     searches = [_Search(test, -1, len(commits) - 1) for test in tests]
@@ -65,12 +65,12 @@ def bisect_lost(
     return [_tell(repository, commits, search) for search in searches]
 
 
-def _after(repository: Repository, good: str) -> list[str]:
+def _list_commits(repository: Repository, good: str) -> list[str]:
     """The commits after the good one, the oldest first, and what is not committed."""
     changes = [CHANGES] if repository.is_dirty() else []
     if changes and repository.resolve(good) == repository.resolve("HEAD"):
         return changes
-    return [*repository.rev_list(good, "HEAD"), *changes]
+    return [*repository.list_commits(good, "HEAD"), *changes]
 
 
 def _step(
@@ -81,8 +81,8 @@ def _step(
     race: Callable[[str, Sequence[Held]], None],
     say: Callable[[str], None],
 ) -> None:
-    say(bisecting_line(commit, repository.subject(commit), len(searches), max(len(one.left) for one in searches)))
-    again = [_once_more(search.test) for search in searches]
+    say(describe_bisect_step(commit, repository.subject(commit), len(searches), max(len(one.left) for one in searches)))
+    again = [_reopen_test(search.test) for search in searches]
     race(commit, again)
     for search, test in zip(searches, again, strict=True):
         outcomes = {verdict.outcome for verdict in test.verdicts}
@@ -104,7 +104,7 @@ def _say_undecided(test: Held) -> str:
     return "its races decided nothing" if reasons else ""
 
 
-def _once_more(test: Held) -> Held:
+def _reopen_test(test: Held) -> Held:
     """The test with the figures that lost, to be decided anew."""
     lost = [verdict for verdict in test.verdicts if verdict.outcome is Outcome.REGRESSED]
     return Held(test.item, test.reports, [replace(one.leave_undecided(Reason.SUSPECT), code=None) for one in lost])
@@ -115,4 +115,4 @@ def _tell(repository: Repository, commits: Sequence[str], search: _Search) -> st
         "the changes that are not committed" if commit == CHANGES else f"{commit[:12]} {repository.subject(commit)!r}"
         for commit in commits[search.lo + 1 : search.hi + 1]
     ]
-    return bisection_line(search.test.identity, left, list(dict.fromkeys(search.skipped.values())))
+    return describe_bisection(search.test.identity, left, list(dict.fromkeys(search.skipped.values())))

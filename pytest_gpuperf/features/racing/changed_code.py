@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_gpuperf.git import GitFailed, git
+from pytest_gpuperf.git import GitFailed, run_git
 from pytest_gpuperf.repository import CannotRace, Repository
 
 
@@ -48,21 +48,21 @@ class ChangedCode:
         except CannotRace:
             return ()
         changed = self._find_changed_files(commit, top)
-        files = {*self._files(item.module), *_conftests(item.path, item.config.rootpath)}
+        files = {*self._list_files(item.module), *_iterate_conftests(item.path, item.config.rootpath)}
         inside = (os.path.relpath(os.path.realpath(file), top) for file in files)
         test = os.path.relpath(os.path.realpath(item.path), top)
-        return tuple(sorted(changed.intersection(inside), key=lambda file: (-_folders_shared(file, test), file)))
+        return tuple(sorted(changed.intersection(inside), key=lambda file: (-_count_shared_folders(file, test), file)))
 
     def _find_changed_files(self, commit: str, top: Path) -> frozenset[str]:
         if commit not in self._changed:
             try:
-                told = git(top, "diff", "--name-only", "-z", "--end-of-options", commit, "--")
+                told = run_git(top, "diff", "--name-only", "-z", "--end-of-options", commit, "--")
             except GitFailed:
                 told = ""
             self._changed[commit] = frozenset(filter(None, told.split("\0")))
         return self._changed[commit]
 
-    def _files(self, module: ModuleType) -> set[str]:
+    def _list_files(self, module: ModuleType) -> set[str]:
         found: set[str] = set()
         left = [module]
         while left:
@@ -76,11 +76,11 @@ class ChangedCode:
 
     def _list_imports(self, module: ModuleType, file: str) -> tuple[str, ...]:
         if file not in self._imports:
-            self._imports[file] = tuple(_names(module, file))
+            self._imports[file] = tuple(_read_imports(module, file))
         return self._imports[file]
 
 
-def _names(module: ModuleType, file: str) -> Iterator[str]:
+def _read_imports(module: ModuleType, file: str) -> Iterator[str]:
     """Names of all modules that a file's import statements load, their packages included."""
     try:
         tree = ast.parse(Path(file).read_bytes())
@@ -89,27 +89,27 @@ def _names(module: ModuleType, file: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _with_packages(alias.name)
+                yield from _iterate_packages(alias.name)
         elif isinstance(node, ast.ImportFrom):
             try:
                 base = resolve_name("." * node.level + (node.module or ""), module.__package__ or "")
             except ImportError:  # relative, outside of any package
                 continue
-            yield from _with_packages(base)
+            yield from _iterate_packages(base)
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def _with_packages(name: str) -> Iterator[str]:
+def _iterate_packages(name: str) -> Iterator[str]:
     parts = name.split(".")
     return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
-def _folders_shared(file: str, other: str) -> int:
+def _count_shared_folders(file: str, other: str) -> int:
     """How many folders, from the top of the repository, have both files in them."""
     return len(Path(os.path.commonpath((file, other))).parts)
 
 
-def _conftests(test: Path, root: Path) -> Iterator[str]:
+def _iterate_conftests(test: Path, root: Path) -> Iterator[str]:
     for folder in test.parents:
         if (conftest := folder / "conftest.py").is_file():
             yield str(conftest)

@@ -8,7 +8,7 @@ from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision
 from pytest_gpuperf.verdicts.rule import Policy, Rule
-from pytest_gpuperf.verdicts.shares import apply_request, logs_of, of_launches, share_of
+from pytest_gpuperf.verdicts.shares import apply_request, compute_logs, merge_launches, share_of
 from pytest_gpuperf.verdicts.verdict import Verdict, invalidate
 
 
@@ -50,7 +50,7 @@ class Contest:
             blocks: what was measured.
             over: Whether there are no more blocks: then what is open is UNDECIDED.
         """
-        old, present = logs_of(blocks.old), logs_of(blocks.present)
+        old, present = compute_logs(blocks.old), compute_logs(blocks.present)
         rule = Rule.of(self._policy, (), max(1, self._entered))
         found = rule.race(None, old, present)
         gained = rule.race(None, [-log for log in old], [-log for log in present])
@@ -59,10 +59,10 @@ class Contest:
         better = suspect.metric.better
         verdict = replace(
             suspect,
-            metric=of_launches(blocks.present),
+            metric=merge_launches(blocks.present),
             launches=len(present),
             against=blocks.against,
-            old=of_launches(blocks.old).value,
+            old=merge_launches(blocks.old).value,
             code=share_of(found, better, len(present)),
         )
         if found.decision is Decision.ACCUSED:

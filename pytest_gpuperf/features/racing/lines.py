@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pytest_gpuperf.report.units import format_count
 
 
-def second_line(tests: int) -> str:
+def describe_second_launch(tests: int) -> str:
     """A second launch of all tests begins, as the figures of the first one moved all alike."""
     return f"the whole run moved alike: a second launch of {format_count(tests, 'test')} tells whether it does so again"
 
 
-def clearing_line(number: int, most: int, tests: Sequence[str], seconds: float) -> str:
+def describe_clearing(number: int, most: int, tests: Sequence[str], seconds: float) -> str:
     """A launch begins that may clear suspects against their records.
 
     Args:
@@ -20,12 +20,12 @@ def clearing_line(number: int, most: int, tests: Sequence[str], seconds: float) 
         seconds: That the launch will take.
     """
     return (
-        f"worse than expected, launch {number} of at most {most} against the baseline ({lasting(seconds)}): "
+        f"worse than expected, launch {number} of at most {most} against the baseline ({format_duration(seconds)}): "
         f"{', '.join(tests)}"
     )
 
 
-def alone_line(number: int, most: int, tests: Sequence[str], seconds: float) -> str:
+def describe_no_race(number: int, most: int, tests: Sequence[str], seconds: float) -> str:
     """A launch begins of suspects that cannot race, which the record decides alone.
 
     Args:
@@ -34,7 +34,8 @@ def alone_line(number: int, most: int, tests: Sequence[str], seconds: float) -> 
         tests: The suspects.
         seconds: That the launch will take.
     """
-    return f"no race, launch {number} of at most {most} against the baseline ({lasting(seconds)}): {', '.join(tests)}"
+    takes = format_duration(seconds)
+    return f"no race, launch {number} of at most {most} against the baseline ({takes}): {', '.join(tests)}"
 
 
 def block_line(number: int, most: int, against: str, tests: Sequence[str], seconds: float) -> str:
@@ -47,12 +48,11 @@ def block_line(number: int, most: int, against: str, tests: Sequence[str], secon
         tests: Those that race.
         seconds: That the block will take.
     """
-    return (
-        f"race against {against}, block {number} of at most {most} (4 launches, {lasting(seconds)}): {', '.join(tests)}"
-    )
+    takes = format_duration(seconds)
+    return f"race against {against}, block {number} of at most {most} (4 launches, {takes}): {', '.join(tests)}"
 
 
-def same_code_line(number: int, most: int, commit: str, tests: Sequence[str], seconds: float) -> str:
+def describe_same_code(number: int, most: int, commit: str, tests: Sequence[str], seconds: float) -> str:
     """A launch begins of suspects whose code is that of their record.
 
     Args:
@@ -63,10 +63,10 @@ def same_code_line(number: int, most: int, commit: str, tests: Sequence[str], se
         seconds: That the launch will take.
     """
     beginning = f"timing the code of the baseline ({commit}), launch {number} of {most}"
-    return f"{beginning} ({lasting(seconds)}): {', '.join(tests)}"
+    return f"{beginning} ({format_duration(seconds)}): {', '.join(tests)}"
 
 
-def bisecting_line(commit: str, subject: str, tests: int, left: int) -> str:
+def describe_bisect_step(commit: str, subject: str, tests: int, left: int) -> str:
     """A step of a bisection begins.
 
     Args:
@@ -80,7 +80,7 @@ def bisecting_line(commit: str, subject: str, tests: int, left: int) -> str:
     )
 
 
-def bisection_line(test: str, commits: Sequence[str], skipped: Sequence[str] = ()) -> str:
+def describe_bisection(test: str, commits: Sequence[str], skipped: Sequence[str] = ()) -> str:
     """What a bisection found.
 
     Args:
@@ -93,6 +93,6 @@ def bisection_line(test: str, commits: Sequence[str], skipped: Sequence[str] = (
     return f"bisect: {test} is slower since one of {', '.join(commits)}; not decided between them: {'; '.join(skipped)}"
 
 
-def lasting(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return about how long something takes."""
     return f"about {max(1.0, seconds):.0f} s"

@@ -60,15 +60,15 @@ _RACE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
 def add_race_options(parser: pytest.Parser) -> None:
     """Registers the options."""
     for name, settings in _RACE_OPTIONS:
-        parser.getgroup(GROUP).addoption(name, **settings, dest=_dest(name))
+        parser.getgroup(GROUP).addoption(name, **settings, dest=_make_dest(name))
 
 
 def is_race_option_given(config: pytest.Config) -> bool:
     """Whether the user gave one of them."""
-    return any(config.getoption(_dest(name)) is not None for name, _ in _RACE_OPTIONS)
+    return any(config.getoption(_make_dest(name)) is not None for name, _ in _RACE_OPTIONS)
 
 
-def _dest(name: str) -> str:
+def _make_dest(name: str) -> str:
     return "gpuperf_" + name.removeprefix("--").replace("-", "_")
 
 

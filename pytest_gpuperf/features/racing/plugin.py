@@ -67,9 +67,9 @@ def pytest_gpuperf_nodes(config: pytest.Config, options: Options) -> RunNodes | 
         return None
     from pytest_gpuperf.features.racing.arms.redirected import NAME
     from pytest_gpuperf.hardware.machine import Machine
-    from pytest_gpuperf.run.session import this_machine
+    from pytest_gpuperf.run.session import make_this_machine
 
-    return this_machine(config, options, Machine.of(options.gpus), first=[NAME])
+    return make_this_machine(config, options, Machine.of(options.gpus), first=[NAME])
 
 
 def pytest_gpuperf_judges(config: pytest.Config, options: Options, machine: Machine) -> Judged | None:

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpuperf.features.racing.racing import Racing
 from pytest_gpuperf.options import is_worker
-from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.one_line import make_one_line
 from pytest_gpuperf.repository import CannotRace
 from pytest_gpuperf.run.selection import is_perf, measures
 
@@ -26,7 +26,7 @@ class RacedRun:
         try:
             self._racing.require()
         except CannotRace as error:
-            raise pytest.UsageError(one_line(str(error))) from error
+            raise pytest.UsageError(make_one_line(str(error))) from error
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:

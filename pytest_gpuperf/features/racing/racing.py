@@ -19,16 +19,22 @@ from pytest_gpuperf.features.racing.bisecting import bisect_lost, list_regressed
 from pytest_gpuperf.features.racing.blocks import Blocks
 from pytest_gpuperf.features.racing.changed_code import ChangedCode
 from pytest_gpuperf.features.racing.contest import Contest
-from pytest_gpuperf.features.racing.lines import alone_line, block_line, clearing_line, same_code_line, second_line
+from pytest_gpuperf.features.racing.lines import (
+    block_line,
+    describe_clearing,
+    describe_no_race,
+    describe_same_code,
+    describe_second_launch,
+)
 from pytest_gpuperf.features.racing.means import Means
 from pytest_gpuperf.features.racing.options import RaceOptions
 from pytest_gpuperf.features.racing.same_code import LAUNCHES, SameCode
-from pytest_gpuperf.features.racing.spending import PATIENCE, NoTimeLeft, ids, limit_of
+from pytest_gpuperf.features.racing.spending import PATIENCE, NoTimeLeft, compute_limit, list_ids
 from pytest_gpuperf.features.racing.suspect_judge import SuspectJudge
 from pytest_gpuperf.features.racing.suspects import Held, HeldReports
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.repository import CannotRace, Repository
-from pytest_gpuperf.run.body_hash import body_hash
+from pytest_gpuperf.run.body_hash import hash_body
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS
 from pytest_gpuperf.verdicts.rule import MOST_CLEARING, MOST_LAUNCHES
@@ -116,24 +122,24 @@ class Racing:
             whole_run: whether all tests of the run have run, and in this process.
         """
         if moved := list(self._deciding.moved) if whole_run else []:
-            self._second_launch(moved)
+            self._launch_again(moved)
         self._clear()
-        by_commit = self._by_commit()
+        by_commit = self._group_by_commit()
         if self._same_code is not None:
             for commit in [commit for commit in by_commit if self._same_code.of(commit)]:
-                self._of_same_code(self._same_code, commit, by_commit.pop(commit))
+                self._decide_same_code(self._same_code, commit, by_commit.pop(commit))
         if self._means.cannot:
             for test in self._held.tests:
                 test.no_race = self._means.cannot
         elif by_commit:
             self._means.vacate()
-            with closing(self._means.open_arms(ids(self._held.tests))) as arms:
+            with closing(self._means.open_arms(list_ids(self._held.tests))) as arms:
                 for commit, racing in by_commit.items():
                     self._race(arms, commit, racing)
                 if self._options.bisect:
                     self._bisect(arms)
             self._old.clear()
-        self._by_the_record()
+        self._decide_by_record()
         self._note_changes()
         self._moved(self._held.tests)
         self._held.release()
@@ -154,8 +160,8 @@ class Racing:
         """Reports suspects that nothing was decided about, since the run ends."""
         self._held.release()
 
-    def _second_launch(self, tests: Sequence[str]) -> None:
-        self._means.say(second_line(len(tests)))
+    def _launch_again(self, tests: Sequence[str]) -> None:
+        self._means.say(describe_second_launch(len(tests)))
         launched = self._means.spending.launch(self._means.here, tests, PATIENCE * len(tests))
         for test, measured in launched.items():
             self._deciding.second(test, measured.metrics)
@@ -170,7 +176,9 @@ class Racing:
             ]
             if not tests or not self._affords(tests, 1):
                 return
-            self._means.say(clearing_line(number, MOST_CLEARING, _names(tests), self._means.spending.predict(tests)))
+            self._means.say(
+                describe_clearing(number, MOST_CLEARING, _list_names(tests), self._means.spending.predict(tests))
+            )
             self._launch_here(tests)
             self._decide_by_launches(tests)
 
@@ -182,7 +190,7 @@ class Racing:
                 if (verdict := self._deciding.clear(suspect, figures)) is not None:
                     self._decide(test, verdict)
 
-    def _of_same_code(self, same: SameCode, commit: str, tests: Sequence[Held]) -> None:
+    def _decide_same_code(self, same: SameCode, commit: str, tests: Sequence[Held]) -> None:
         """Launches the present code, which is the record's: there is nothing to race."""
         earlier = {test.identity: {name: len(figures) for name, figures in test.present.items()} for test in tests}
         for number in range(1, LAUNCHES + 1):
@@ -190,22 +198,24 @@ class Racing:
             if not open_ or not self._affords(open_, LAUNCHES + 1 - number):
                 return
             self._means.say(
-                same_code_line(number, LAUNCHES, _short(commit), _names(open_), self._means.spending.predict(open_))
+                describe_same_code(
+                    number, LAUNCHES, _shorten_commit(commit), _list_names(open_), self._means.spending.predict(open_)
+                )
             )
             self._launch_here(open_)
         for test in tests:
             for suspect in [] if test.broken else test.suspects:
                 name = suspect.metric_name
                 launches = test.present[name][earlier[test.identity].get(name, 0) :]
-                self._decide(test, same.verdict(suspect, launches, _short(commit)))
+                self._decide(test, same.verdict(suspect, launches, _shorten_commit(commit)))
 
     def _launch_here(self, tests: Sequence[Held]) -> None:
         """One more launch of the present code beside the first one; a test that it breaks is broken."""
-        launched = self._means.spending.launch(self._means.here, ids(tests), limit_of(tests))
+        launched = self._means.spending.launch(self._means.here, list_ids(tests), compute_limit(tests))
         for test in tests:
             self._take(test, launched[test.identity], test.present)
 
-    def _by_commit(self) -> dict[str, list[Held]]:
+    def _group_by_commit(self) -> dict[str, list[Held]]:
         """The tests that race, by what they race."""
         found: dict[str, list[Held]] = {}
         for test in self._held.tests:
@@ -219,7 +229,7 @@ class Racing:
 
     def _race(self, arms: Arms, commit: str, tests: Sequence[Held]) -> None:
         python, build = self._options.python, self._options.build
-        entries, against = [_Entry(test) for test in tests], _short(commit or str(python))
+        entries, against = [_Entry(test) for test in tests], _shorten_commit(commit or str(python))
         try:
             old = arms.of(commit, python, build) if commit else arms.present(python)
             present = arms.present()
@@ -241,7 +251,7 @@ class Racing:
         def race(commit: str, tests: Sequence[Held]) -> None:
             try:
                 with closing(arms.of(commit, None, build)) as present:
-                    self._run_race(self._old[good], present, [_Entry(test) for test in tests], _short(good))
+                    self._run_race(self._old[good], present, [_Entry(test) for test in tests], _shorten_commit(good))
             except CannotRace as error:
                 for test in tests:
                     test.no_race = test.no_race or str(error)
@@ -258,10 +268,10 @@ class Racing:
                 self._stop_race(entries, against)
                 return
             self._means.say(
-                block_line(block, MOST_BLOCKS, against, _names(tests), 4 * self._means.spending.predict(tests))
+                block_line(block, MOST_BLOCKS, against, _list_names(tests), 4 * self._means.spending.predict(tests))
             )
             for arm in (old, present, present, old):
-                entries = self._leg(arm, arm is old, entries)
+                entries = self._run_leg(arm, arm is old, entries)
             for entry in entries:
                 entry.blocks = block
                 for suspect in entry.test.suspects:
@@ -271,23 +281,23 @@ class Racing:
                         self._decide(entry.test, verdict)
             entries = [entry for entry in entries if entry.test.suspects]
 
-    def _leg(self, arm: Arm, is_old: bool, entries: Sequence[_Entry]) -> list[_Entry]:
+    def _run_leg(self, arm: Arm, is_old: bool, entries: Sequence[_Entry]) -> list[_Entry]:
         """One launch of one arm; the entries that are still in the race."""
         tests = [entry.test for entry in entries]
         if not tests:
             return []
-        launched = self._means.spending.launch(arm, ids(tests), limit_of(tests))
+        launched = self._means.spending.launch(arm, list_ids(tests), compute_limit(tests))
         for entry in entries:
             measured = launched[entry.test.identity]
             if not is_old:
                 self._take(entry.test, measured, entry.present)
-            elif why := _unlike(entry.test, measured, arm.name):
+            elif why := _describe_mismatch(entry.test, measured, arm.name):
                 entry.test.no_race = why
             else:
                 _add(measured, entry.old)
         return [entry for entry in entries if entry.test.suspects and not entry.test.no_race]
 
-    def _by_the_record(self) -> None:
+    def _decide_by_record(self) -> None:
         """What cannot race is decided by launches of the present code alone, if at all."""
         for number in range(1, MOST_LAUNCHES + 1):
             tests = [test for test in self._held.tests if test.no_race]
@@ -301,7 +311,9 @@ class Racing:
             open_ = [test for test in tests if test.suspects]
             if not open_ or not self._affords(open_, 1):
                 return
-            self._means.say(alone_line(number, MOST_LAUNCHES, _names(open_), self._means.spending.predict(open_)))
+            self._means.say(
+                describe_no_race(number, MOST_LAUNCHES, _list_names(open_), self._means.spending.predict(open_))
+            )
             self._launch_here(open_)
 
     def _take(self, test: Held, measured: Measured, into: dict[str, list[Metric]]) -> None:
@@ -337,12 +349,12 @@ class Racing:
                 self._decide(test, self._deciding.out_of_time(suspect, figures))
 
 
-def _short(commit: str) -> str:
+def _shorten_commit(commit: str) -> str:
     """A full hash as people read it; another name as it is."""
     return commit[:12] if len(commit) == _FULL_HASH else commit
 
 
-def _names(tests: Sequence[Held]) -> list[str]:
+def _list_names(tests: Sequence[Held]) -> list[str]:
     return [test.item.nodeid for test in tests]
 
 
@@ -351,11 +363,11 @@ def _add(measured: Measured, into: dict[str, list[Metric]]) -> None:
         into.setdefault(name, []).append(metric)
 
 
-def _unlike(test: Held, measured: Measured, name: str) -> str:
+def _describe_mismatch(test: Held, measured: Measured, name: str) -> str:
     """Why what the old code measured cannot be held against the test's figures; empty if it can."""
     if measured.problem:
         return f"the test came to nothing in {name}: {measured.problem}"
-    if measured.body_hash != body_hash(test.item):
+    if measured.body_hash != hash_body(test.item):
         return f"the test's body is another in {name}: compare commits in which it is the same"
     for suspect in test.suspects:
         metric, old = suspect.metric, measured.metrics.get(suspect.metric_name)

@@ -11,9 +11,9 @@ import pytest
 from pytest_gpuperf.features.racing.arms.arm import Measured
 from pytest_gpuperf.run.concluding import FIGURES
 from pytest_gpuperf.run.current_launch import CurrentLaunch
-from pytest_gpuperf.run.launches import again, launch_of
+from pytest_gpuperf.run.launches import copy_for_launch, launch_of
 from pytest_gpuperf.run.pytest_internals import run_phases
-from pytest_gpuperf.run.selection import body_of, is_perf_function, world_size
+from pytest_gpuperf.run.selection import hash_test_body, is_perf_function, world_size
 
 _REPORTS = pytest.StashKey[list[pytest.TestReport]]()
 """On an item of a later launch, in order of its phases."""
@@ -63,7 +63,7 @@ class Relaunching:
         found = {launch_of(item).identity: item for item in self._items}
         measured = [(test, item) for test in tests if is_perf_function(item := found.get(test))]
         measured.sort(key=lambda one: world_size(one[1]) or 0)  # the world, and with it the processes, changes seldom
-        clones = [(test, again(item, self._number)) for test, item in measured]
+        clones = [(test, copy_for_launch(item, self._number)) for test, item in measured]
         results = {test: Measured(problem=self._lack(test, test in found)) for test in tests}
         followers = [clone for _, clone in clones[1:]]
         for (test, clone), following in itertools.zip_longest(clones, followers):
@@ -81,13 +81,15 @@ class Relaunching:
         """The process goes on."""
 
     def _measure(self, clone: pytest.Function) -> Measured:
-        body, software = body_of(clone), dict(self._launch.software)
+        body, software = hash_test_body(clone), dict(self._launch.software)
         bad = next((report for report in clone.stash[_REPORTS] if not report.passed), None)
         if bad is None:
             figures = clone.stash[FIGURES]
             return Measured(figures, body, software)
         verb = "was skipped" if bad.skipped else "failed"
-        return Measured(body_hash=body, software=software, problem=f"it {verb} in its {bad.when}: {text_of(bad)}")
+        return Measured(
+            body_hash=body, software=software, problem=f"it {verb} in its {bad.when}: {describe_problem(bad)}"
+        )
 
     def _lack(self, test: str, there: bool) -> str:
         if there:
@@ -95,7 +97,7 @@ class Relaunching:
         return f"{self.name} has no such test"
 
 
-def text_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+def describe_problem(report: pytest.TestReport | pytest.CollectReport) -> str:
     """Why a phase or a collection did not pass."""
     if isinstance(report.longrepr, tuple):  # of a skip: a file, a line, and why
         return str(report.longrepr[2]).removeprefix("Skipped: ")

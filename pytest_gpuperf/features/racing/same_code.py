@@ -47,4 +47,4 @@ class SameCode:
             launches: a figure of each.
             commit: of the record.
         """
-        return self._judging.same_code(suspect, launches, commit)
+        return self._judging.judge_same_code(suspect, launches, commit)

@@ -61,18 +61,18 @@ class Spending:
 
     def predict(self, tests: Sequence[Held]) -> float:
         """Return the seconds of a launch of the tests: those of the last one of just these, or of their first one."""
-        return self._seconds.get(tuple(ids(tests)), sum(test.seconds for test in tests))
+        return self._seconds.get(tuple(list_ids(tests)), sum(test.seconds for test in tests))
 
     def affords(self, tests: Sequence[Held], launches: int) -> bool:
         """Return whether the budget has room for so many launches of the tests."""
         return self._budget is None or self._spent + launches * self.predict(tests) <= self._budget
 
 
-def limit_of(tests: Sequence[Held]) -> float:
+def compute_limit(tests: Sequence[Held]) -> float:
     """Return the seconds that a launch of the tests may take."""
     return PATIENCE + _SLOWER * sum(test.seconds for test in tests)
 
 
-def ids(tests: Sequence[Held]) -> list[str]:
+def list_ids(tests: Sequence[Held]) -> list[str]:
     """Return the node ids by which arms know the tests."""
     return [test.identity for test in tests]

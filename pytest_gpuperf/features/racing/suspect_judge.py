@@ -16,7 +16,7 @@ from pytest_gpuperf.verdicts.opinion import Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision, Sequential
 from pytest_gpuperf.verdicts.rule import APART, HALF, MOST_CLEARING, MOST_CLEARING_ELSEWHERE
-from pytest_gpuperf.verdicts.shares import apply_request, change_of, log_of, logs_of, of_launches, share_of
+from pytest_gpuperf.verdicts.shares import apply_request, change_of, compute_log, compute_logs, merge_launches, share_of
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 SURELY = 2.0
@@ -46,8 +46,8 @@ class SuspectJudge:
     def second(self, test: str, metrics: Mapping[str, Metric]) -> None:
         """Takes the figures of a test in a second launch, which is asked for if the first one shifted."""
         for name, metric in metrics.items():
-            if (history := self._judge.records.history_of(test, name)) is not None:
-                self._judge.shifts.note_second(test, name, log_of(metric.value, metric.better) - history.center)
+            if (history := self._judge.records.find_history(test, name)) is not None:
+                self._judge.shifts.note_second(test, name, compute_log(metric.value, metric.better) - history.center)
 
     def name_differences(self, verdict: Verdict) -> Verdict:
         """Adds to a verdict on a figure that is not the same what differs from the launches of its record."""
@@ -63,7 +63,7 @@ class SuspectJudge:
         if suspect.baseline is None:
             return suspect.leave_undecided(Reason.BUDGET)
         every = [suspect.metric, *present]
-        return self._left_open(self._of(suspect, every, self._history(suspect)), Reason.BUDGET)
+        return self._judge_left_open(self._replace_metric(suspect, every, self._find_history(suspect)), Reason.BUDGET)
 
     def judge_stopped(self, suspect: Verdict, blocks: Blocks) -> Verdict:
         """The verdict on a suspect whose race no time was left for.
@@ -74,7 +74,7 @@ class SuspectJudge:
         """
         return self.out_of_time(suspect, blocks.present)
 
-    def _left_open(self, verdict: Verdict, reason: Reason, why: str = "") -> Verdict:
+    def _judge_left_open(self, verdict: Verdict, reason: Reason, why: str = "") -> Verdict:
         """The verdict on a figure that nothing decided about: REGRESSED if its loss is gross, else UNDECIDED."""
         if self._is_gross(verdict):
             found = replace(verdict, outcome=Outcome.REGRESSED, reason=Reason.GROSS, detail=why)
@@ -90,8 +90,8 @@ class SuspectJudge:
         """
         if suspect.baseline is None:
             return self._judge.expectations.confirm(suspect, present) is None
-        most = MOST_CLEARING if self._history(suspect).known else MOST_CLEARING_ELSEWHERE
-        found = self._against_record(suspect, present)
+        most = MOST_CLEARING if self._find_history(suspect).known else MOST_CLEARING_ELSEWHERE
+        found = self._compare_with_record(suspect, present)
         return len(present) < most and found.decision is Decision.OPEN and not self._clears(suspect, present)
 
     def clear(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
@@ -105,16 +105,16 @@ class SuspectJudge:
         """
         if suspect.baseline is None:
             return self._judge.expectations.confirm(suspect, present)
-        history = self._history(suspect)
+        history = self._find_history(suspect)
         if not self._clears(suspect, present):
             return None
         every = [suspect.metric, *present]
-        return apply_request(self._judge.judge_passing(self._of(suspect, every, history), Reason.CLEARED))
+        return apply_request(self._judge.judge_passing(self._replace_metric(suspect, every, history), Reason.CLEARED))
 
     def commit_to_race(self, suspect: Verdict) -> str | None:
         """The commit that arm A of a race is made of: the clean one of most launches; None if there is none."""
         assert suspect.baseline is not None
-        return commit_to_race(self._judge.records.infos(suspect.baseline))
+        return commit_to_race(self._judge.records.list_launch_infos(suspect.baseline))
 
     def judge_race(self, suspect: Verdict, blocks: Blocks, *, over: bool) -> Verdict | None:
         """What a race makes of a suspect; None if it is still open.
@@ -127,10 +127,10 @@ class SuspectJudge:
             blocks: what was measured.
             over: Whether there are no more blocks: then what is open is UNDECIDED.
         """
-        stored, history = suspect.baseline, self._history(suspect)
+        stored, history = suspect.baseline, self._find_history(suspect)
         assert stored is not None
-        old = logs_of(blocks.old)
-        present = logs_of(blocks.present)
+        old = compute_logs(blocks.old)
+        present = compute_logs(blocks.present)
         code = self._judge.rule.race(history, old, present, apart=APART, over=over)
         # Of code that the race has cleared, both arms are launches of equal programs.
         environment = self._judge.rule.environment(history, old + present if code.decision is Decision.CLEARED else old)
@@ -140,7 +140,7 @@ class SuspectJudge:
         ):
             return None
         found = replace(
-            self._of(suspect, blocks.present, history),
+            self._replace_metric(suspect, blocks.present, history),
             against=blocks.against,
             code=share_of(code, stored.better, len(blocks.present)),
             environment=share_of(environment, stored.better, len(blocks.old)),
@@ -148,10 +148,10 @@ class SuspectJudge:
         if code.decision is Decision.ACCUSED:
             return apply_request(self._judge.excuse(replace(found, outcome=Outcome.REGRESSED, reason=None)))
         if code.decision is Decision.OPEN:
-            return self._left_open(found, Reason.OPEN)
-        return self._of_the_environment(found, environment)
+            return self._judge_left_open(found, Reason.OPEN)
+        return self._judge_environment(found, environment)
 
-    def same_code(self, suspect: Verdict, launches: Sequence[Metric], commit: str) -> Verdict:
+    def judge_same_code(self, suspect: Verdict, launches: Sequence[Metric], commit: str) -> Verdict:
         """What launches make of a suspect whose code is that of its record: ENVIRONMENT if they lost, else SAME.
 
         Args:
@@ -159,24 +159,24 @@ class SuspectJudge:
             launches: A figure of each launch after that.
             commit: Of the record, which the checkout holds.
         """
-        stored, history = suspect.baseline, self._history(suspect)
+        stored, history = suspect.baseline, self._find_history(suspect)
         assert stored is not None
-        environment = self._judge.rule.environment(history, logs_of(launches))
+        environment = self._judge.rule.environment(history, compute_logs(launches))
         found = replace(
-            self._of(suspect, launches, history),
+            self._replace_metric(suspect, launches, history),
             against=commit,
             environment=share_of(environment, stored.better, len(launches)),
         )
-        return self._of_the_environment(found, environment)
+        return self._judge_environment(found, environment)
 
-    def _of_the_environment(self, found: Verdict, environment: Sequential) -> Verdict:
+    def _judge_environment(self, found: Verdict, environment: Sequential) -> Verdict:
         """The verdict on a figure whose code is no slower than that of its record."""
         if environment.decision is Decision.ACCUSED:
             assert found.baseline is not None
             differs = differing(
-                [info.environment for info in self._judge.records.infos(found.baseline)], self._judge.now()
+                [info.environment for info in self._judge.records.list_launch_infos(found.baseline)], self._judge.now()
             )
-            reason = None if self._history(found).known or self._is_halved(found) else Reason.ELSEWHERE
+            reason = None if self._find_history(found).known or self._is_halved(found) else Reason.ELSEWHERE
             lost = replace(found, outcome=Outcome.ENVIRONMENT, reason=reason, differs=differs)
             return apply_request(self._judge.excuse(lost))
         return apply_request(self._judge.judge_passing(found, Reason.NOT_REPRODUCED))
@@ -192,32 +192,38 @@ class SuspectJudge:
             why: What keeps it from racing, with the cure.
             over: Whether there are no more launches.
         """
-        history = self._history(suspect)
+        history = self._find_history(suspect)
         if not history.known:
-            return self._left_open(self._of(suspect, [suspect.metric, *present], history), Reason.CANNOT_RACE, why)
-        decision = self._against_record(suspect, present).decision
+            return self._judge_left_open(
+                self._replace_metric(suspect, [suspect.metric, *present], history), Reason.CANNOT_RACE, why
+            )
+        decision = self._compare_with_record(suspect, present).decision
         if decision is Decision.OPEN and not over:
             return None
-        found = replace(self._of(suspect, [suspect.metric, *present], history), detail=why)
+        found = replace(self._replace_metric(suspect, [suspect.metric, *present], history), detail=why)
         if decision is Decision.ACCUSED:
             return apply_request(self._judge.excuse(replace(found, outcome=Outcome.REGRESSED, reason=Reason.NOT_RACED)))
         if decision is Decision.CLEARED:
             return apply_request(self._judge.judge_passing(replace(found, detail=""), Reason.CLEARED))
-        return self._left_open(found, Reason.OPEN, why)
+        return self._judge_left_open(found, Reason.OPEN, why)
 
-    def _history(self, verdict: Verdict) -> History:
+    def _find_history(self, verdict: Verdict) -> History:
         return self._judge.records.history(verdict)
 
     def _clears(self, suspect: Verdict, present: Sequence[Metric]) -> bool:
-        return bool(present) and self._judge.rule.clears(self._history(suspect), logs_of([suspect.metric, *present]))
+        return bool(present) and self._judge.rule.clears(
+            self._find_history(suspect), compute_logs([suspect.metric, *present])
+        )
 
-    def _against_record(self, suspect: Verdict, present: Sequence[Metric]) -> Sequential:
-        return self._judge.rule.against_record(self._history(suspect), logs_of([suspect.metric, *present]))
+    def _compare_with_record(self, suspect: Verdict, present: Sequence[Metric]) -> Sequential:
+        return self._judge.rule.compare_with_record(
+            self._find_history(suspect), compute_logs([suspect.metric, *present])
+        )
 
-    def _of(self, suspect: Verdict, present: Sequence[Metric], history: History) -> Verdict:
+    def _replace_metric(self, suspect: Verdict, present: Sequence[Metric], history: History) -> Verdict:
         """The suspect with the figure of several launches."""
-        metric = of_launches(present)
-        loss = log_of(metric.value, metric.better) - history.center
+        metric = merge_launches(present)
+        loss = compute_log(metric.value, metric.better) - history.center
         return replace(suspect, metric=metric, launches=len(present), change=change_of(loss, metric.better))
 
     def _is_gross(self, verdict: Verdict) -> bool:
@@ -225,9 +231,9 @@ class SuspectJudge:
 
         The record's machines tell how far they differ. If it has only one, references do, if they know the figure.
         """
-        history, stored = self._history(verdict), verdict.baseline
+        history, stored = self._find_history(verdict), verdict.baseline
         assert stored is not None
-        loss = log_of(verdict.metric.value, stored.better) - history.center
+        loss = compute_log(verdict.metric.value, stored.better) - history.center
         if not history.known and self._judge.rule.is_gross(history, history.center + loss):
             return True
         said = self._judge.expectations.opinion(verdict)
@@ -243,5 +249,5 @@ class SuspectJudge:
 
     def _is_halved(self, verdict: Verdict) -> bool:
         assert verdict.baseline is not None
-        loss = log_of(verdict.metric.value, verdict.baseline.better) - self._history(verdict).center
+        loss = compute_log(verdict.metric.value, verdict.baseline.better) - self._find_history(verdict).center
         return loss > HALF

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.report.properties import fresh_launch_properties, verdict_properties
+from pytest_gpuperf.report.properties import make_launch_properties, make_verdict_properties
 from pytest_gpuperf.report.verdict_line import VerdictCommands
 from pytest_gpuperf.run.concluding import VERDICTS, WAITS, Ruling
 from pytest_gpuperf.run.launches import launch_of
@@ -79,7 +79,7 @@ class HeldReports:
         else:
             for report in reports:
                 if verdicts is not None:  # it has failed otherwise; its figures are told all the same
-                    report.user_properties += verdict_properties(verdicts)
+                    report.user_properties += make_verdict_properties(verdicts)
                 item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
@@ -99,13 +99,13 @@ class HeldReports:
 
     def _report(self, test: Held) -> None:
         for report in test.reports:  # JUnit takes the last one's
-            report.user_properties += verdict_properties(test.verdicts)
+            report.user_properties += make_verdict_properties(test.verdicts)
         call = next(report for report in test.reports if report.when == "call")
         if test.broken:
             _forget_xfail(call)
             call.outcome, call.longrepr = "failed", test.broken
             for report in test.reports:
-                report.user_properties += fresh_launch_properties(test.identity, "call")
+                report.user_properties += make_launch_properties(test.identity, "call")
         else:
             _rule(call, Ruling.of(test.verdicts, self._commands), test.item)
         for report in test.reports:

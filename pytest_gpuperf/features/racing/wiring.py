@@ -23,7 +23,7 @@ from pytest_gpuperf.features.racing.spending import Spending
 from pytest_gpuperf.features.racing.suspect_judge import SuspectJudge
 from pytest_gpuperf.features.racing.suspects import Held, HeldReports
 from pytest_gpuperf.report.results_file import Raced
-from pytest_gpuperf.report.run_journal import journal_of
+from pytest_gpuperf.report.run_journal import make_journal_path
 from pytest_gpuperf.repository import CannotRace, Repository
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.session import Session
@@ -82,7 +82,7 @@ def _list_written(config: pytest.Config, run: Session) -> Iterator[Path]:
     """The files and folders that runs with such options write, which are no code of the tests."""
     yield run.options.baselines
     if run.options.results is not None:
-        yield from (run.options.results, journal_of(run.options.results))
+        yield from (run.options.results, make_journal_path(run.options.results))
     for of_feature in config.hook.pytest_gpuperf_writes(config=config):
         yield from of_feature
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pytest_gpuperf.baselines import files
 from pytest_gpuperf.baselines.json_text import parse
-from pytest_gpuperf.baselines.match import Scalar, difference
-from pytest_gpuperf.baselines.plain import OPTIONAL, cut, plain, read
+from pytest_gpuperf.baselines.match import Scalar, describe_difference
+from pytest_gpuperf.baselines.plain import OPTIONAL, cut, make_plain, read
 from pytest_gpuperf.baselines.schema import Count, LaunchInfo
 from pytest_gpuperf.figures.metric import Metric
 
@@ -110,9 +110,9 @@ class Journal:
         except OSError as error:
             raise JournalError(path, f"cannot be read: got {error!r}") from error
         try:
-            raw = _contents(path, stream)
+            raw = _read_contents(path, stream)
             whole = raw[: raw.rfind(b"\n") + 1]  # a kill may have cut the last line
-            entries = _entries(path, whole.splitlines(), plan)
+            entries = _parse_entries(path, whole.splitlines(), plan)
             stream.truncate(len(whole))
             stream.seek(0, os.SEEK_END)
         except BaseException:
@@ -153,7 +153,7 @@ class Journal:
         self.close()
 
     def _write(self, value: Entry | _FirstLine) -> None:
-        line = json.dumps(plain(value), allow_nan=False).encode() + b"\n"
+        line = json.dumps(make_plain(value), allow_nan=False).encode() + b"\n"
         if self._stream.write(line) != len(line):
             raise OSError(f"{self.path} took only a part of a line: the disk is full")
         os.fsync(self._stream.fileno())
@@ -169,17 +169,17 @@ def _lock(path: Path, flags: int) -> FileIO:
 def _require_nothing_kept(path: Path, stream: FileIO, plan: RecordingPlan) -> None:
     """Refuses to lose what the locked file keeps; it does not keep a broken one, with which nobody can go on."""
     try:
-        raw = files.contents(stream)
+        raw = files.read_contents(stream)
         lines = raw[: raw.rfind(b"\n") + 1].splitlines()  # a kill may have cut the last line
         kept = _plan(lines[0])
-        entries = _entries(path, lines, kept)
+        entries = _parse_entries(path, lines, kept)
     except (OSError, IndexError, ValueError, RecursionError, JournalError):
         return
     if not entries:
         return
     launches = f"{len({entry.number for entry in entries})} of the {kept.launches} launches"
     try:
-        _same_plan(path, kept, plan)
+        _require_same_plan(path, kept, plan)
     except JournalError as other:
         problem = f"it keeps metrics of {launches} of another recording: {other.problem}"
         cure = "go on with that one by its command and --resume, or drop it by --no-resume"
@@ -188,21 +188,21 @@ def _require_nothing_kept(path: Path, stream: FileIO, plan: RecordingPlan) -> No
     raise JournalError(path, problem, "go on with it by --resume, or drop it by --no-resume")
 
 
-def _contents(path: Path, stream: FileIO) -> bytes:
+def _read_contents(path: Path, stream: FileIO) -> bytes:
     try:
-        return files.contents(stream)
+        return files.read_contents(stream)
     except OSError as error:
         raise JournalError(path, f"cannot be read: got {error!r}") from error
 
 
-def _entries(path: Path, lines: list[bytes], plan: RecordingPlan) -> list[Entry]:
+def _parse_entries(path: Path, lines: list[bytes], plan: RecordingPlan) -> list[Entry]:
     if not lines:
         raise JournalError(path, "it is empty, so nothing was measured")
     entries = []
     for number, line in enumerate(lines, start=1):
         try:
             if number == 1:
-                _same_plan(path, _plan(line), plan)
+                _require_same_plan(path, _plan(line), plan)
                 continue
             entry = read(Entry, parse(line, "line"), "line")
         except (ValueError, RecursionError) as error:
@@ -219,13 +219,15 @@ def _plan(line: bytes) -> RecordingPlan:
     return read(_FirstLine, parse(line, "line"), "line").plan
 
 
-def _same_plan(path: Path, was: RecordingPlan, plan: RecordingPlan) -> None:
+def _require_same_plan(path: Path, was: RecordingPlan, plan: RecordingPlan) -> None:
     for name in ("hardware_key", "commit", "launches"):
         before, after = getattr(was, name), getattr(plan, name)
         if before != after:
             told = cut(before) if isinstance(before, str) else before
-            raise JournalError(path, f"its recording was of {name} {told!r}, this one is of {after!r}", _cure(name))
-    if why := difference(was.match, plan.match):
+            raise JournalError(
+                path, f"its recording was of {name} {told!r}, this one is of {after!r}", _describe_cure(name)
+            )
+    if why := describe_difference(was.match, plan.match):
         raise JournalError(path, f"{why}, with which its recording began", f"go on on the same GPUs, or {ANEW}")
     for what, tests in (
         ("without", was.tests.keys() - plan.tests.keys()),
@@ -240,14 +242,14 @@ def _same_plan(path: Path, was: RecordingPlan, plan: RecordingPlan) -> None:
             raise JournalError(path, f"this recording is {what} {', '.join(named)}", cure)
 
 
-def _cure(name: str) -> str:
+def _describe_cure(name: str) -> str:
     return {
         "commit": f"check that commit out, or {ANEW}",
         "launches": f"pass the same --launches, or {ANEW}",
     }.get(name, ANEW)
 
 
-def same_software(path: Path, entries: list[Entry], environment: Mapping[str, str]) -> None:
+def require_same_software(path: Path, entries: list[Entry], environment: Mapping[str, str]) -> None:
     """Refuses to mix launches of two installations.
 
     Raises:

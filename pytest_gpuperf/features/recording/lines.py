@@ -12,7 +12,7 @@ from pytest_gpuperf.features.recording.options import RecordingOptions
 from pytest_gpuperf.features.recording.recording import Recording
 from pytest_gpuperf.features.recording.saving import Saved
 from pytest_gpuperf.report.commands import Commands
-from pytest_gpuperf.report.recording_lines import unfit_lines, update_lines
+from pytest_gpuperf.report.recording_lines import describe_unfit, update_lines
 from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.repository import CannotRace, Repository
 
@@ -30,10 +30,10 @@ class ClosingLines:
         recording = self.recording
         problem = [] if recording.journal_problem is None else [recording.journal_problem]
         journal = recording.journal_path if recording.resumable else None
-        lines = recording_lines(recording.saved, journal=journal, unfit=recording.left_out(), accept=self._accept)
-        return [*problem, *self._without_commit(), *lines]
+        lines = format_recording(recording.saved, journal=journal, unfit=recording.left_out(), accept=self._accept)
+        return [*problem, *self._explain_no_commit(), *lines]
 
-    def _without_commit(self) -> list[str]:
+    def _explain_no_commit(self) -> list[str]:
         """Says of a record that names no commit why, since no later run can race it."""
         root, saved = self.commands.root, self.recording.saved
         if saved is None or not saved.tests or commit_of(root) != UNKNOWN:
@@ -51,7 +51,7 @@ class ClosingLines:
         return self.commands.record(identity, "--accept-regression")
 
 
-def recording_lines(
+def format_recording(
     saved: Saved | None, *, journal: Path | None, unfit: Mapping[str, str], accept: Callable[[str], str]
 ) -> list[str]:
     """The lines of a run that was to record.
@@ -66,7 +66,7 @@ def recording_lines(
         why = "interrupted" if saved is None else saved.problem
         kept = f"what was measured is kept in {journal}"
         return [f"no baselines written: {why}; {kept}: go on with the same command and --resume"]
-    lines = unfit_lines(unfit)
+    lines = describe_unfit(unfit)
     if saved is None:
         return [*lines, "no baselines written"]
     if saved.problem is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.baselines.mode import LEAST_LAUNCHES, Mode
-from pytest_gpuperf.options import GROUP, ModeAction, gpus_of, is_distributed
+from pytest_gpuperf.options import GROUP, ModeAction, is_distributed, parse_gpus
 
 DEFAULT_LAUNCHES = LEAST_LAUNCHES
 _UPDATE, _ACCEPT, _RESUME = "gpuperf_update_baselines", "gpuperf_accept_regression", "gpuperf_resume"
@@ -88,7 +88,7 @@ def is_recording_option_given(config: pytest.Config) -> bool:
     return given or bool(config.getoption(_ACCEPT)) or config.getoption(_REASON) != ""
 
 
-def recording_options(config: pytest.Config) -> RecordingOptions | None:
+def read_recording_options(config: pytest.Config) -> RecordingOptions | None:
     """Reads the options; None if nothing is to be recorded."""
     mode = config.getoption(_UPDATE)
     if mode is None:
@@ -121,7 +121,7 @@ def check_recording_options(config: pytest.Config) -> None:
         )
     if update and config.getoption("gpuperf_smoke"):
         raise pytest.UsageError("--smoke measures nothing that --update-baselines could record: drop one of them")
-    if update and gpus_of(config.getoption("gpuperf_gpus")) == 0:
+    if update and parse_gpus(config.getoption("gpuperf_gpus")) == 0:
         raise pytest.UsageError("baselines are recorded on GPUs only: add --gpus N")
     if config.getoption(_REASON) and not update:
         raise pytest.UsageError("--reason is stored with recorded baselines: add --update-baselines")

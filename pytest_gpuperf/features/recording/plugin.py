@@ -12,7 +12,7 @@ from pytest_gpuperf.features.recording.options import (
     add_recording_options,
     check_recording_options,
     is_recording_option_given,
-    recording_options,
+    read_recording_options,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
 
 def pytest_gpuperf_judges(config: pytest.Config, options: Options, machine: Machine) -> Judged | None:
     """Returns what records figures in the place of a judge; None if nothing is to be recorded."""
-    recorded = recording_options(config)
+    recorded = read_recording_options(config)
     if recorded is None:
         return None
     if not machine.gpus:
@@ -67,7 +67,7 @@ def pytest_gpuperf_judges(config: pytest.Config, options: Options, machine: Mach
 
 def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     """Registers what orders the launches, follows the reports and writes the baselines."""
-    recorded = recording_options(config)
+    recorded = read_recording_options(config)
     if recorded is None:
         return
     from pytest_gpuperf.features.recording.lines import ClosingLines
@@ -83,12 +83,12 @@ def pytest_gpuperf_launch_begins(config: pytest.Config, launch: Launch) -> None:
     if RECORDING not in config.stash:
         return
     from pytest_gpuperf.features.recording.journal import JournalError
-    from pytest_gpuperf.report.one_line import one_line
+    from pytest_gpuperf.report.one_line import make_one_line
 
     try:
         config.stash[RECORDING].begin_launch(launch)
     except JournalError as error:
-        pytest.exit(one_line(str(error)), pytest.ExitCode.USAGE_ERROR)
+        pytest.exit(make_one_line(str(error)), pytest.ExitCode.USAGE_ERROR)
 
 
 def pytest_gpuperf_closing_lines(config: pytest.Config) -> Sequence[str]:

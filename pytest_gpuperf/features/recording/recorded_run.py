@@ -9,11 +9,11 @@ import pytest
 from pytest_gpuperf.features.recording.journal import JournalError
 from pytest_gpuperf.features.recording.recording import Recording
 from pytest_gpuperf.options import runs_tests
-from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.one_line import make_one_line
 from pytest_gpuperf.run.exit_status import PASSED, is_interrupted
 from pytest_gpuperf.run.launches import LaunchOf, launch_of
 from pytest_gpuperf.run.pytest_internals import run_phases
-from pytest_gpuperf.run.selection import drop_measured, in_launches, is_perf, list_planned
+from pytest_gpuperf.run.selection import drop_measured, is_perf, list_planned, sort_by_launch
 
 
 class RecordedRun:
@@ -42,9 +42,9 @@ class RecordedRun:
             try:
                 measured = drop_measured(items, self._recording.plan(list_planned(items)))
             except JournalError as error:
-                raise pytest.UsageError(one_line(str(error))) from error
+                raise pytest.UsageError(make_one_line(str(error))) from error
             config.hook.pytest_deselected(items=measured)
-        in_launches(items)
+        sort_by_launch(items)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -74,7 +74,7 @@ class RecordedRun:
         recording = self._recording
         saved = recording.save(interrupted=is_interrupted(session))
         failed = (saved is not None and saved.failed) or (not recording.resumable and bool(recording.left_out()))
-        session.exitstatus = status_of_recording(session.exitstatus, saved=saved is not None, failed=failed)
+        session.exitstatus = choose_exit_status(session.exitstatus, saved=saved is not None, failed=failed)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Takes note of a phase; the last one says what becomes of the figures."""
@@ -90,7 +90,7 @@ class RecordedRun:
             self._recording.note_ended(launch.identity, launch.number, self._problem)
 
 
-def status_of_recording(status: int, *, saved: bool, failed: bool) -> int:
+def choose_exit_status(status: int, *, saved: bool, failed: bool) -> int:
     """The exit status of a run that records, from that which its tests gave it.
 
     A failure stays what it is. A recording that was resumed and had nothing left to measure has collected no tests, and

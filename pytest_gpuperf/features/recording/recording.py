@@ -10,8 +10,8 @@ from pytest_gpuperf.baselines.merge import UpdatePolicy
 from pytest_gpuperf.baselines.provenance import commit_of, stamp
 from pytest_gpuperf.baselines.recorded import Launch, RecordedTest
 from pytest_gpuperf.baselines.schema import Baselines
-from pytest_gpuperf.baselines.storage import journal_at, storage_at
-from pytest_gpuperf.features.recording.journal import Entry, Journal, RecordingPlan, same_software
+from pytest_gpuperf.baselines.storage import make_journal_path, make_storage
+from pytest_gpuperf.features.recording.journal import Entry, Journal, RecordingPlan, require_same_software
 from pytest_gpuperf.features.recording.options import RecordingOptions
 from pytest_gpuperf.features.recording.saving import Saved, save
 from pytest_gpuperf.figures.metric import Metric
@@ -45,8 +45,8 @@ class Recording:
             recorded: what the user said of the recording.
             rootpath: of the checkout whose commit is measured.
         """
-        self._storage = storage_at(options.baselines)
-        self.journal_path = journal_at(options.baselines, machine.key)
+        self._storage = make_storage(options.baselines)
+        self.journal_path = make_journal_path(options.baselines, machine.key)
         """The journal of what was measured so far."""
         self._machine = machine
         self._options = recorded
@@ -98,13 +98,13 @@ class Recording:
                 recording was interrupted while this one waited for its lease.
         """
         self.launch = launch
-        same_software(self.journal_path, self._restored, launch.info.environment)
+        require_same_software(self.journal_path, self._restored, launch.info.environment)
         if self._plan is not None and self._journal is None and self.journal_problem is None:
             try:
                 spare = self._options.resume is None
                 self._journal = Journal.begin(self.journal_path, self._plan, spare=spare)
             except OSError as error:
-                self._without_journal(error)
+                self._note_journal_problem(error)
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         """Holds the figures of a test until it has ended; those of a broken measurement are not kept."""
@@ -194,8 +194,8 @@ class Recording:
         except OSError as error:
             self._journal.remove()  # with a launch left out, it is nothing to go on with
             self._journal = None
-            self._without_journal(error)
+            self._note_journal_problem(error)
 
-    def _without_journal(self, error: OSError) -> None:
+    def _note_journal_problem(self, error: OSError) -> None:
         # The recording goes on: it can still come to its end.
         self.journal_problem = f"journal {str(self.journal_path)!r}: cannot be written: got {error!r}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_gpuperf.baselines.merge import Merged, Stamp, UpdatePolicy, merge
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
-from pytest_gpuperf.baselines.storage import Storage, storage_at
+from pytest_gpuperf.baselines.storage import Storage, make_storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def save(storage: Storage, candidate: Baselines, policy: UpdatePolicy, stamp: St
     except BaselineError as error:
         whole = merge(Baselines(key, match), candidate, UpdatePolicy(minimum_slowdown=policy.minimum_slowdown), stamp)
         try:
-            elsewhere = storage_at(Path(tempfile.mkdtemp(prefix="gpuperf-")))
+            elsewhere = make_storage(Path(tempfile.mkdtemp(prefix="gpuperf-")))
             elsewhere.update(key, lambda _: whole.baselines)
         except (OSError, BaselineError) as another:
             return Saved(where, 0, f"{error}; nor can it be kept in a temporary folder: got {another!r}")

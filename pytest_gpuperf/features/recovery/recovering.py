@@ -13,14 +13,14 @@ import pytest
 from pytest_gpuperf import hooks
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.schema import Baselines
-from pytest_gpuperf.features import list_shown, modules
+from pytest_gpuperf.features import iterate_modules, list_shown
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
-from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.properties import read_unchecked, verdicts_of
+from pytest_gpuperf.report.one_line import make_one_line
+from pytest_gpuperf.report.properties import read_unchecked, read_verdicts
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile, load
-from pytest_gpuperf.report.run_journal import RunJournalError, Told, journal_of, read_journal
+from pytest_gpuperf.report.run_journal import RunJournalError, Told, make_journal_path, read_journal
 from pytest_gpuperf.report.shown import Shown
 from pytest_gpuperf.report.terminal import Reported, Summary
 from pytest_gpuperf.report.units import format_count
@@ -42,7 +42,7 @@ def recover(results: Path, junit: Path | None) -> tuple[list[str], bool]:
         RunJournalError: The journal cannot be read.
         ResultsError: There is neither a journal nor a file of results.
     """
-    path = journal_of(results)
+    path = make_journal_path(results)
     if not path.exists():
         load(results)
         return [f"the run ended by itself: {results} is whole"], True
@@ -57,8 +57,8 @@ def recover(results: Path, junit: Path | None) -> tuple[list[str], bool]:
         replay,
         file,
         findings,
-        Summary(lambda verdicts: _lines(kept, replay.broken), findings, commands),
-        _Reports(Reported(lambda verdicts: _lines(kept, replay.broken), findings, commands, rootpath)),
+        Summary(lambda verdicts: _format_lines(kept, replay.broken), findings, commands),
+        _Reports(Reported(lambda verdicts: _format_lines(kept, replay.broken), findings, commands, rootpath)),
     ]
     # Nothing of the repository's own settings: they are of a run that tests, and name options that are not here.
     os.environ.pop("PYTEST_ADDOPTS", None)
@@ -78,16 +78,16 @@ def recover(results: Path, junit: Path | None) -> tuple[list[str], bool]:
     return [], False  # the summary has printed the lines
 
 
-def _lines(kept: Told, broken: int) -> list[str]:
+def _format_lines(kept: Told, broken: int) -> list[str]:
     lines = [f"the run was killed: {format_count(kept.ended, 'test')} had ended"]
-    lines += [f"running when the run was killed: {one_line(nodeid)}" for nodeid in kept.running]
+    lines += [f"running when the run was killed: {make_one_line(nodeid)}" for nodeid in kept.running]
     broken += kept.broken
     if broken:
         lines.append(f"{format_count(broken, 'line')} of its journal cannot be read and are left out")
     return lines
 
 
-def _with_tuple(report: Mapping[str, Any]) -> dict[str, Any]:
+def _restore_tuple(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return a report whose skip has a tuple again, which pytest requires and JSON does not have."""
     place = report["longrepr"]
     return {**report, "longrepr": tuple(place) if isinstance(place, list) else place}
@@ -103,7 +103,7 @@ class _Reports:
         """Registers what tells of it."""
         plugins = config.pluginmanager
         plugins.add_hookspecs(hooks)
-        for name, feature in modules("plugin"):
+        for name, feature in iterate_modules("plugin"):
             if hasattr(feature, "pytest_gpuperf_reports"):
                 plugins.register(feature, f"gpuperf-{name}")
         config.hook.pytest_gpuperf_reports(config=config, reported=self._reported)
@@ -131,7 +131,7 @@ class _Replay:
         hook = session.config.hook
         for data in self._kept.reports():
             try:
-                report = hook.pytest_report_from_serializable(config=session.config, data=_with_tuple(data))
+                report = hook.pytest_report_from_serializable(config=session.config, data=_restore_tuple(data))
                 self._read(report)
             except Exception:  # pytest and other plugins make reports of whatever they find
                 self.broken += 1
@@ -143,7 +143,7 @@ class _Replay:
 
     def _read(self, report: pytest.TestReport) -> None:
         """Read all that the reporters read of a report, so that none of them meets what it cannot read."""
-        verdicts_of(report)
+        read_verdicts(report)
         read_unchecked(report)
         for kind in self._kinds:
             kind.read(report)

@@ -74,7 +74,7 @@ class BetweenNodes:
             rate = min(rate, table.TCP_THREAD)
         steps = 2 * (ranks - 1) if exchange.op == "all_reduce" else ranks - 1
         latency = (table.RING_BASE + steps * table.RING_STEP["network"]) / table.MARGIN
-        least, most = self._leaving(exchange.op, ranks)
+        least, most = self._compute_crossings(exchange.op, ranks)
         component = f"network between nodes ({network.name}, {network.together / _GBIT:g} Gbit/s)"
         return Part(
             exchange.times * exchange.nbytes * least / network.together,
@@ -91,7 +91,7 @@ class BetweenNodes:
             raise Unknown(f"{self.chosen} chooses the adapters, and the model does not know their rate")
         return self.network
 
-    def _leaving(self, op: str, ranks: int) -> tuple[float, float]:
+    def _compute_crossings(self, op: str, ranks: int) -> tuple[float, float]:
         """How often the exchange's bytes leave a node, or come to it: at least, and in a ring."""
         fewest = -(-ranks // self.per_node)
         apart = (fewest - 1) / fewest  # of what all ranks have, this is on other nodes

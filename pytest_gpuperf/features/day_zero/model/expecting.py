@@ -7,7 +7,7 @@ import re
 from pytest_gpuperf.features.day_zero.model import table
 from pytest_gpuperf.features.day_zero.model.parts import Part, Unknown
 from pytest_gpuperf.features.day_zero.model.rates import Rates
-from pytest_gpuperf.figures.bandwidth import BUS_FACTORS, busbw_limit
+from pytest_gpuperf.figures.bandwidth import BUS_FACTORS, compute_busbw_limit
 from pytest_gpuperf.figures.metric import LIMIT_TOLERANCE, Metric
 from pytest_gpuperf.figures.readings import CLOCK as COUNTER
 from pytest_gpuperf.figures.sweep import NEIGHBOURS
@@ -17,7 +17,7 @@ from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 _LINKS = re.compile(r"nv\d+|pix|pxb|phb|node|sys")
 
 
-def opinion(metric: Metric, rates: Rates) -> Opinion:
+def form_opinion(metric: Metric, rates: Rates) -> Opinion:
     """What the model says of a figure that has no record.
 
     Args:
@@ -25,7 +25,7 @@ def opinion(metric: Metric, rates: Rates) -> Opinion:
         rates: Of the machine.
     """
     try:
-        low, high, component = _range(metric, rates)
+        low, high, component = _predict_range(metric, rates)
     except Unknown as unknown:
         return Opinion(Saying.NONE, why=str(unknown))
     saying = Saying.PLAUSIBLE
@@ -57,11 +57,11 @@ def predict_scaled(metric: Metric, ranks: int, rates: Rates) -> float | None:
     return BUS_FACTORS[exchange.op](ranks) / seconds if metric.better == "higher" else seconds
 
 
-def _range(metric: Metric, rates: Rates) -> tuple[float | None, float | None, str]:
+def _predict_range(metric: Metric, rates: Rates) -> tuple[float | None, float | None, str]:
     if metric.scope == "host":
         raise Unknown("it depends on the host, its sockets and disks")
     if metric.work is not None:
-        return _of_work(metric, metric.work, rates)
+        return _predict_work(metric, metric.work, rates)
     if metric.limit is not None and metric.better == "higher":
         kind = "links" if _LINKS.fullmatch(metric.limit_name) else metric.limit_name
         if kind not in table.OF_LIMIT:
@@ -70,17 +70,17 @@ def _range(metric: Metric, rates: Rates) -> tuple[float | None, float | None, st
             raise Unknown(f"the test does not say that its step does nothing but use the {kind}: plain=True")
         power = rates.power if kind == "matrix units" else 1.0
         component = rates.links if kind == "links" and rates.links else kind
-        return table.MARGIN * table.OF_LIMIT[kind] * power * metric.limit, _above(metric.limit), component
+        return table.MARGIN * table.OF_LIMIT[kind] * power * metric.limit, _add_tolerance(metric.limit), component
     if metric.unit == "x" and metric.clock == COUNTER:
         return None, table.TRAFFIC_AT_MOST, rates.links or "links between GPUs"
     if metric.limit_name == NEIGHBOURS:
         return table.MARGIN * table.EVENNESS_AT_LEAST, None, "one size among its neighbours"
     if metric.unit == "x" and metric.better == "higher" and metric.interval is not None:  # of two arms that raced
-        return table.SPEEDUP_AT_LEAST, None if metric.limit is None else _above(metric.limit), "the technique"
+        return table.SPEEDUP_AT_LEAST, None if metric.limit is None else _add_tolerance(metric.limit), "the technique"
     raise Unknown("the test does not say what work it is")
 
 
-def _of_work(metric: Metric, work: Work, rates: Rates) -> tuple[float, float, str]:
+def _predict_work(metric: Metric, work: Work, rates: Rates) -> tuple[float, float, str]:
     parts = [_predict_exchange(exchange, work.ranks, rates) for exchange in work.exchanges]
     if work.flop:
         parts.append(_predict_computation(work, rates))
@@ -91,7 +91,7 @@ def _of_work(metric: Metric, work: Work, rates: Rates) -> tuple[float, float, st
     fastest, slowest = max(part.fastest for part in parts), sum(part.slowest for part in parts)
     component = max(parts, key=lambda part: part.slowest).component
     if metric.better == "higher":
-        return work.amount / slowest, _above(work.amount / fastest), component
+        return work.amount / slowest, _add_tolerance(work.amount / fastest), component
     return fastest / (1 + LIMIT_TOLERANCE), slowest, component
 
 
@@ -108,7 +108,7 @@ def _predict_exchange(exchange: Exchange, ranks: int, rates: Rates) -> Part:
     rate = table.MARGIN * shares.get(exchange.op, table.OTHER_OP) * rates.nccl
     steps = 2 * (ranks - 1) if exchange.op == "all_reduce" else ranks - 1
     latency = (table.RING_BASE + steps * table.RING_STEP[rates.wire]) / table.MARGIN
-    limit = busbw_limit(exchange.op, ranks, rates.line, rates.multicast)
+    limit = compute_busbw_limit(exchange.op, ranks, rates.line, rates.multicast)
     return Part(exchange.times * wire / limit, exchange.times * (latency + wire / rate), rates.links)
 
 
@@ -127,5 +127,5 @@ def _predict_movement(memory_bytes: float, rates: Rates) -> Part:
     return Part(memory_bytes / rates.memory, memory_bytes / rate, "GPU memory")
 
 
-def _above(limit: float) -> float:
+def _add_tolerance(limit: float) -> float:
     return limit * (1 + LIMIT_TOLERANCE)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pytest_gpuperf.features.day_zero.model import table
 from pytest_gpuperf.features.day_zero.model.between_nodes import BetweenNodes
-from pytest_gpuperf.hardware.datasheets import NVLINK, peak
+from pytest_gpuperf.hardware.datasheets import NVLINK, find_peak
 from pytest_gpuperf.hardware.machine import Machine
 
 
@@ -47,7 +47,7 @@ class Rates:
         gpu, linkage = machine.gpus[0], machine.linkage
         line = None if linkage is None else linkage.bytes_per_second
         limits = [one.power_limit_watts for one in machine.gpus if one.power_limit_watts is not None]
-        watts = _by_name(gpu.name, table.WATTS)
+        watts = _find_by_name(gpu.name, table.WATTS)
         rates = cls(
             name=gpu.name,
             line=line,
@@ -72,7 +72,7 @@ class Rates:
 
     def peak(self, dtype: str) -> float | None:
         """FLOP/s of the matrix units by the data sheet."""
-        return peak(self.name, dtype)
+        return find_peak(self.name, dtype)
 
 
 def _link_rate(machine: Machine) -> float | None:
@@ -80,5 +80,5 @@ def _link_rate(machine: Machine) -> float | None:
     return None if rate is None else rate.bytes_per_second
 
 
-def _by_name(name: str, values: Mapping[str, float]) -> float | None:
+def _find_by_name(name: str, values: Mapping[str, float]) -> float | None:
     return next((value for start, value in values.items() if name.startswith(start)), None)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaseline
-from pytest_gpuperf.baselines.storage import storage_at
+from pytest_gpuperf.baselines.storage import make_storage
 from pytest_gpuperf.features.day_zero.references.schema import KIND, Recorded, References, Source
 
 SOFTWARE = ("driver", "cuda", "nccl", "torch", "python")
@@ -18,7 +18,7 @@ UNKNOWN = "unknown"
 """The machine of launches whose GPUs are not known."""
 
 
-def references_of(stored: Iterable[Baselines]) -> dict[str, References]:
+def make_references(stored: Iterable[Baselines]) -> dict[str, References]:
     """Return the references of each kind of GPU, by the file's name.
 
     Clusters, and GPUs of several kinds in one machine, make none.
@@ -27,20 +27,20 @@ def references_of(stored: Iterable[Baselines]) -> dict[str, References]:
     for baselines in stored:
         name = baselines.match.get("gpu_name")
         if isinstance(name, str) and "+" not in name and set(KIND) <= set(baselines.match):
-            by_kind[file_name(baselines.match)].append(baselines)
-    return {name: _references(several) for name, several in sorted(by_kind.items())}
+            by_kind[make_file_name(baselines.match)].append(baselines)
+    return {name: _merge_baselines(several) for name, several in sorted(by_kind.items())}
 
 
-def file_name(match: Mapping[str, object]) -> str:
+def make_file_name(match: Mapping[str, object]) -> str:
     """Return the name of the file for GPUs with these facts: their name and the facts that tell kinds apart."""
     words = "-".join(str(match[fact]) for fact in KIND)
     return re.sub(r"[^a-z0-9.]+", "-", words.lower()).strip("-") + ".json"
 
 
-def _references(several: list[Baselines]) -> References:
+def _merge_baselines(several: list[Baselines]) -> References:
     return References(
         kind={fact: several[0].match[fact] for fact in KIND},
-        sources={baselines.hardware_key: _source(baselines) for baselines in several},
+        sources={baselines.hardware_key: _make_source(baselines) for baselines in several},
         figures={
             baselines.hardware_key: {
                 test: {
@@ -55,7 +55,7 @@ def _references(several: list[Baselines]) -> References:
     )
 
 
-def _source(baselines: Baselines) -> Source:
+def _make_source(baselines: Baselines) -> Source:
     infos = list(baselines.launches.values())
     versions = {name: {info.environment.get(name) for info in infos} for name in SOFTWARE}
     count = baselines.match.get("gpu_count")
@@ -81,11 +81,11 @@ def _make_record(body_hash: str, metric: MetricBaseline, launches: Mapping[str, 
 
 def main(baselines: Path, folder: Path) -> None:
     """Replace the files of the folder by those that the baselines make."""
-    storage = storage_at(baselines)
+    storage = make_storage(baselines)
     stored = [found for key in storage.hardware_keys() if (found := storage.load(key)) is not None]
     for old in folder.glob("*.json"):
         old.unlink()
-    for name, references in references_of(stored).items():
+    for name, references in make_references(stored).items():
         text = json.dumps(references.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
         (folder / name).write_text(text.replace('},"', '},\n"') + "\n")  # some figure a line: a change of one is seen
         print(f"{folder / name}: {len(text) / 1e3:.0f} kB")

@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_gpuperf.baselines.json_files import read
 from pytest_gpuperf.baselines.json_text import round_floats
 from pytest_gpuperf.baselines.match import Scalar
-from pytest_gpuperf.baselines.plain import FieldError, plain
+from pytest_gpuperf.baselines.plain import FieldError, make_plain
 from pytest_gpuperf.baselines.plain import read as read_plain
 from pytest_gpuperf.baselines.schema import BaselineError, require_version
 from pytest_gpuperf.figures.metric import Better
@@ -61,7 +61,7 @@ class References:
 
     def to_json(self) -> object:
         """Return plain JSON types, with floats of five digits."""
-        return round_floats({"references": SCHEMA, **plain(self)})
+        return round_floats({"references": SCHEMA, **make_plain(self)})
 
     @classmethod
     def load(cls, path: Path) -> References | None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pytest_gpuperf.baselines.match import Scalar, difference
+from pytest_gpuperf.baselines.match import Scalar, describe_difference
 from pytest_gpuperf.features.day_zero.references.schema import Recorded, References
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.history import History
-from pytest_gpuperf.verdicts.shares import comparable, log_of
+from pytest_gpuperf.verdicts.shares import compute_log, is_comparable
 
 DATA = Path(__file__).parent / "data"
 _RANKS = re.compile(r"\[(\d+)ranks?(?=[-\]])")
@@ -58,7 +58,7 @@ class Shelf:
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         for path in sorted(folder.glob(f"{slug}-*.json")):
             references = References.load(path)
-            if references is not None and difference(references.kind, match) is None:
+            if references is not None and describe_difference(references.kind, match) is None:
                 return cls(references, str(match.get("topology") or ""))
         return None
 
@@ -75,23 +75,23 @@ class Shelf:
             return None
         by_ranks = self._find(test, name, metric, body_hash)
         if metric.scope == "gpus":
-            ranks = ranks_of(test)
-            return _as_known(ranks, by_ranks.get(ranks, []))
+            ranks = parse_ranks(test)
+            return _make_known(ranks, by_ranks.get(ranks, []))
         every = [found for several in by_ranks.values() for found in several]
-        return _as_known(next(iter(by_ranks)) if len(by_ranks) == 1 else 0, every)
+        return _make_known(next(iter(by_ranks)) if len(by_ranks) == 1 else 0, every)
 
     def others(self, test: str, name: str, metric: Metric, body_hash: str) -> list[Known]:
         """Return what machines tell of a figure in worlds of several ranks, those nearest to its own first."""
-        ranks = ranks_of(test)
+        ranks = parse_ranks(test)
         by_ranks = self._find(test, name, metric, body_hash)
         nearest = sorted((count for count in by_ranks if count > 1), key=lambda count: (abs(count - ranks), count))
-        return [known for count in nearest if (known := _as_known(count, by_ranks[count])) is not None]
+        return [known for count in nearest if (known := _make_known(count, by_ranks[count])) is not None]
 
     @cached_property
     def histories(self) -> Sequence[History]:
         """All figures, each in worlds of one size: how far launches and machines usually scatter."""
         return [
-            history_of([recorded])
+            make_history([recorded])
             for tests in self.references.figures.values()
             for metrics in tests.values()
             for recorded in metrics.values()
@@ -100,11 +100,11 @@ class Shelf:
     def _find(self, test: str, name: str, metric: Metric, body_hash: str) -> dict[int, list[Recorded]]:
         """Return the comparable records by number of ranks."""
         found: dict[int, list[Recorded]] = defaultdict(list)
-        for topology, ranks, recorded in self._index.get((_without_ranks(test), name), ()):
+        for topology, ranks, recorded in self._index.get((_strip_ranks(test), name), ()):
             # What one GPU does by itself crosses no link.
             linked = topology in ("", self.topology) or metric.scope == "gpu"
             same = recorded.body_hash == body_hash
-            if linked and same and comparable(metric, recorded.unit, recorded.better, recorded.clock):
+            if linked and same and is_comparable(metric, recorded.unit, recorded.better, recorded.clock):
                 found[ranks].append(recorded)
         return found
 
@@ -116,32 +116,32 @@ class Shelf:
             topology = self.references.sources[key].topology
             for test, metrics in tests.items():
                 for name, recorded in metrics.items():
-                    index[_without_ranks(test), name].append((topology, ranks_of(test), recorded))
+                    index[_strip_ranks(test), name].append((topology, parse_ranks(test), recorded))
         return index
 
 
-def ranks_of(test: str) -> int:
+def parse_ranks(test: str) -> int:
     """Return the number of ranks that a node id tells; 0 if it tells none."""
     told = _RANKS.search(test)
     return 0 if told is None else int(told.group(1))
 
 
-def history_of(found: Sequence[Recorded]) -> History:
+def make_history(found: Sequence[Recorded]) -> History:
     """Sum up launches; the machines of two records are two, also if a GPU is in both."""
     machines = {
-        f"{number} {gpus}": [log_of(figure, recorded.better) for figure in figures]
+        f"{number} {gpus}": [compute_log(figure, recorded.better) for figure in figures]
         for number, recorded in enumerate(found)
         for gpus, figures in recorded.machines.items()
     }
     return History.of(machines, here="")
 
 
-def _as_known(ranks: int, found: Sequence[Recorded]) -> Known | None:
+def _make_known(ranks: int, found: Sequence[Recorded]) -> Known | None:
     if not found:
         return None
     launches = [figures for recorded in found for figures in recorded.machines.values()]
-    return Known(ranks, sum(map(len, launches)), len(launches), history_of(found))
+    return Known(ranks, sum(map(len, launches)), len(launches), make_history(found))
 
 
-def _without_ranks(test: str) -> str:
+def _strip_ranks(test: str) -> str:
     return _RANKS.sub("[", test)

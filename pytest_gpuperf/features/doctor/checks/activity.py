@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.features.doctor.finding import Finding, passed, unknown, warning
-from pytest_gpuperf.features.doctor.words import bytes_of, gpus, several
+from pytest_gpuperf.features.doctor.finding import Finding, make_passed, make_unknown, make_warning
+from pytest_gpuperf.features.doctor.words import format_gpus, format_size, join_unique
 
 _MUCH = 0.05  # of a GPU's memory: the driver alone takes less than 1 %
 
@@ -17,11 +17,11 @@ _TRAFFIC = 1e9  # bytes/s over PCIe: an idle GPU reports some kilobytes
 
 def check(facts: Facts) -> Iterator[Finding]:
     """Foreign processes, memory that nobody visible holds, and work while this process does none."""
-    yield from _processes(facts)
-    yield from _work(facts)
+    yield from _check_processes(facts)
+    yield from _check_work(facts)
 
 
-def _work(facts: Facts) -> Iterator[Finding]:
+def _check_work(facts: Facts) -> Iterator[Finding]:
     """Kernels that run, and bytes that cross PCIe, though this process has none there."""
     known = {process.pid: process for process in facts.processes}
     found = list(enumerate(facts.inspection.gpus))
@@ -29,26 +29,27 @@ def _work(facts: Facts) -> Iterator[Finding]:
         (index, gpu) for index, gpu in found if not any(known[pid].ours for pid in gpu.processes or () if pid in known)
     ]
     for index, gpu in idle:
-        who = several(f"{pid} {known[pid].command}" if pid in known else str(pid) for pid in gpu.processes or ())
+        who = join_unique(f"{pid} {known[pid].command}" if pid in known else str(pid) for pid in gpu.processes or ())
         by = f" by {who}" if who else ""
         traffic = facts.pcie_traffic.get(gpu.uuid, 0.0)
         if traffic > _TRAFFIC:  # copies keep a GPU busy in the driver's eyes, too: nothing else need run there
-            yield warning(
+            yield make_warning(
                 "pcie traffic",
-                f"{gpus([index])}: {traffic / 1e9:.3g} GB/s cross its PCIe link{by}, and none is of this process",
+                f"{format_gpus([index])}: {traffic / 1e9:.3g} GB/s cross its PCIe link{by}, and none is of this "
+                "process",
                 "copies between host and GPU share the link with them",
                 "wait until they have ended, or choose other GPUs with CUDA_VISIBLE_DEVICES",
             )
         elif (gpu.busy or 0.0) > _BUSY:
-            yield warning(
+            yield make_warning(
                 "foreign load",
-                f"{gpus([index])}: kernels run {gpu.busy or 0:.0%} of the time{by}, and none is of this process",
+                f"{format_gpus([index])}: kernels run {gpu.busy or 0:.0%} of the time{by}, and none is of this process",
                 "products and memory are shared with them",
                 "wait until they have ended, or choose other GPUs with CUDA_VISIBLE_DEVICES",
             )
 
 
-def _processes(facts: Facts) -> Iterator[Finding]:
+def _check_processes(facts: Facts) -> Iterator[Finding]:
     described = [(index, gpu) for index, gpu in enumerate(facts.inspection.gpus) if not gpu.problem]
     if not described:
         return
@@ -60,10 +61,12 @@ def _processes(facts: Facts) -> Iterator[Finding]:
     busy = [index for index, pids in foreign.items() if pids]
     if busy:
         pids = dict.fromkeys(pid for index in busy for pid in foreign[index])
-        who = several(f"{pid} {known[pid].command}" if pid in known else f"{pid} (not visible here)" for pid in pids)
-        yield warning(
+        who = join_unique(
+            f"{pid} {known[pid].command}" if pid in known else f"{pid} (not visible here)" for pid in pids
+        )
+        yield make_warning(
             "foreign processes",
-            f"{gpus(busy)}: other processes compute on them: {who}",
+            f"{format_gpus(busy)}: other processes compute on them: {who}",
             "they take memory, clocks and bandwidth: metrics are of both together",
             "wait until they have ended, or choose other GPUs with CUDA_VISIBLE_DEVICES",
         )
@@ -76,18 +79,18 @@ def _processes(facts: Facts) -> Iterator[Finding]:
         and not gpu.processes
     ]
     if full:
-        used = several(bytes_of(gpu.used_bytes or 0) for index, gpu in described if index in full)
-        yield warning(
+        used = join_unique(format_size(gpu.used_bytes or 0) for index, gpu in described if index in full)
+        yield make_warning(
             "foreign memory",
-            f"{gpus(full)}: {used} in use, and no process that is visible here holds it",
+            f"{format_gpus(full)}: {used} in use, and no process that is visible here holds it",
             "a process in another container, or one that did not end, works there",
             "look at nvidia-smi on the host",
         )
     if not busy and not full:
         if any(gpu.processes is not None for _, gpu in described):
-            yield passed("foreign processes", "no other process computes on the GPUs")
+            yield make_passed("foreign processes", "no other process computes on the GPUs")
         else:
-            yield unknown(
+            yield make_unknown(
                 "foreign processes",
                 "the driver does not list the processes of the GPUs",
                 "another job may share them",

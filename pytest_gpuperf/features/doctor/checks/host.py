@@ -6,8 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.features.doctor.finding import Finding, critical, info, passed, unknown, warning
-from pytest_gpuperf.features.doctor.words import bytes_of, several
+from pytest_gpuperf.features.doctor.finding import (
+    Finding,
+    make_critical,
+    make_info,
+    make_passed,
+    make_unknown,
+    make_warning,
+)
+from pytest_gpuperf.features.doctor.words import format_size, join_unique
 
 _RESTART, _RESET, _REPLACE = (
     "restart the program",
@@ -62,13 +69,13 @@ def check(facts: Facts) -> Iterator[Finding]:
     """All of the module; nothing without GPUs on the machine."""
     if not facts.inspection.gpus and not facts.system.pci_gpus:
         return
-    yield from _xids(facts)
-    yield from _iommu(facts)
-    yield from _governor(facts)
-    yield from _balancing(facts)
-    yield from _memory(facts)
+    yield from _check_xids(facts)
+    yield from _check_iommu(facts)
+    yield from _check_governor(facts)
+    yield from _check_balancing(facts)
+    yield from _check_memory(facts)
     if facts.system.modules is not None and "nouveau" in facts.system.modules:
-        yield critical(
+        yield make_critical(
             "nouveau",
             "the module nouveau is loaded",
             "it holds GPUs that NVIDIA's driver needs",
@@ -76,10 +83,10 @@ def check(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _xids(facts: Facts) -> Iterator[Finding]:
+def _check_xids(facts: Facts) -> Iterator[Finding]:
     seen = facts.system.xids
     if seen is None:
-        yield unknown(
+        yield make_unknown(
             "xid",
             "the kernel's log is closed to this process",
             "errors that the driver reported earlier are listed there",
@@ -91,7 +98,7 @@ def _xids(facts: Facts) -> Iterator[Finding]:
         if number in _PROGRAMS_OWN:
             continue
         what, action = XIDS.get(number, ("see NVIDIA's XID error catalogue", _RESTART))
-        severity = warning if number in _HARMLESS or number not in XIDS else critical
+        severity = make_warning if number in _HARMLESS or number not in XIDS else make_critical
         yield severity(
             "xid",
             f"Xid {number} on {bus}, {count} times since the machine started: {what}",
@@ -100,72 +107,72 @@ def _xids(facts: Facts) -> Iterator[Finding]:
         )
     own = sum(count for (_, number), count in counts.items() if number in _PROGRAMS_OWN)
     if own:
-        yield info("xid", f"{own} Xids of programs' own faults ({_OWN}) since the machine started")
+        yield make_info("xid", f"{own} Xids of programs' own faults ({_OWN}) since the machine started")
     elif not counts:
-        yield passed("xid", "the kernel's log has no Xid")
+        yield make_passed("xid", "the kernel's log has no Xid")
 
 
-def _iommu(facts: Facts) -> Iterator[Finding]:
+def _check_iommu(facts: Facts) -> Iterator[Finding]:
     options = facts.system.iommu_options
     if facts.system.iommu_translates:
-        yield warning(
+        yield make_warning(
             "iommu",
             "the IOMMU translates the addresses of devices",
             "direct access between PCIe devices then goes through the CPU's root complex, or hangs",
             "on bare metal boot with iommu=pt, or turn the IOMMU off in the BIOS; virtual machines need it on the host",
         )
     elif facts.system.iommu_translates is False:
-        yield passed("iommu", "the IOMMU does not translate (off, or passed through)")
+        yield make_passed("iommu", "the IOMMU does not translate (off, or passed through)")
     else:
-        yield unknown(
+        yield make_unknown(
             "iommu",
             "the kernel does not show its IOMMU groups here"
-            + (f" (it was started with {several(options)})" if options else ""),
+            + (f" (it was started with {join_unique(options)})" if options else ""),
             "with translation, direct access between PCIe devices is slow or hangs",
             "on the host: cat /sys/kernel/iommu_groups/*/type, and lspci -vvv | grep ACSCtl",
         )
 
 
-def _governor(facts: Facts) -> Iterator[Finding]:
+def _check_governor(facts: Facts) -> Iterator[Finding]:
     slow = [name for name in facts.system.governors if name not in ("performance", "schedutil", "ondemand")]
     if slow:
-        yield warning(
+        yield make_warning(
             "governor",
-            f"the CPU's frequency governor is {several(slow)}",
+            f"the CPU's frequency governor is {join_unique(slow)}",
             "the host launches kernels more slowly: small messages and small kernels take longer",
             "cpupower frequency-set -g performance",
         )
     elif facts.system.governors and "performance" not in facts.system.governors:
-        yield info(
+        yield make_info(
             "governor",
-            f"the CPU's frequency governor is {several(facts.system.governors)}",
+            f"the CPU's frequency governor is {join_unique(facts.system.governors)}",
             "cores change their clock with the load, which scatters times of the host",
             "cpupower frequency-set -g performance",
         )
     elif facts.system.governors:
-        yield passed("governor", "the CPU's frequency governor is performance")
+        yield make_passed("governor", "the CPU's frequency governor is performance")
 
 
-def _balancing(facts: Facts) -> Iterator[Finding]:
+def _check_balancing(facts: Facts) -> Iterator[Finding]:
     if facts.system.numa_balancing and len(facts.system.nodes) > 1:
-        yield info(
+        yield make_info(
             "numa balancing",
             "the kernel moves pages between NUMA nodes by itself",
             "faults that it provokes for that scatter the host's times",
             "echo 0 > /proc/sys/kernel/numa_balancing",
         )
     elif facts.system.numa_balancing is False:
-        yield passed("numa balancing", "automatic NUMA balancing is off")
+        yield make_passed("numa balancing", "automatic NUMA balancing is off")
 
 
-def _memory(facts: Facts) -> Iterator[Finding]:
+def _check_memory(facts: Facts) -> Iterator[Finding]:
     total = facts.system.memory_bytes
     of_gpus = sum(gpu.memory_bytes or 0 for gpu in facts.inspection.gpus)
     if total and of_gpus and total < of_gpus and not any(gpu.c2c for gpu in facts.inspection.gpus):
-        yield info(
+        yield make_info(
             "host memory",
-            f"the host has {bytes_of(total)} for {bytes_of(of_gpus)} on GPUs",
+            f"the host has {format_size(total)} for {format_size(of_gpus)} on GPUs",
             "checkpoints and offloading of a whole model's state do not fit",
         )
     elif total:
-        yield passed("host memory", f"the host has {bytes_of(total)}")
+        yield make_passed("host memory", f"the host has {format_size(total)}")

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_gpuperf.features.doctor.facts import UNLIMITED, Facts
-from pytest_gpuperf.features.doctor.finding import Finding, critical, info, passed, unknown, warning
-from pytest_gpuperf.features.doctor.words import GIB, bytes_of, gpus
+from pytest_gpuperf.features.doctor.finding import (
+    Finding,
+    make_critical,
+    make_info,
+    make_passed,
+    make_unknown,
+    make_warning,
+)
+from pytest_gpuperf.features.doctor.words import GIB, format_gpus, format_size
 
 # NCCL's own shared memory: each channel of each pair of ranks takes its protocols' buffers, 4 MiB + 0.3 MiB by default
 # (NCCL_BUFFSIZE), so 8 ranks with 2 channels each need about 32 of them on one host's 64 MiB of Docker: too little.
@@ -19,23 +26,23 @@ _CORES_A_GPU = 2  # one for the rank's own thread and one for NCCL's proxy
 
 def check(facts: Facts) -> Iterator[Finding]:
     """All of the module."""
-    yield from _shared_memory(facts)
-    yield from _identity(facts)
-    yield from _limits(facts)
-    yield from _capabilities(facts)
-    yield from _cores(facts)
+    yield from _check_shared_memory(facts)
+    yield from _check_identity(facts)
+    yield from _check_limits(facts)
+    yield from _check_capabilities(facts)
+    yield from _check_cores(facts)
 
 
-def _shared_memory(facts: Facts) -> Iterator[Finding]:
+def _check_shared_memory(facts: Facts) -> Iterator[Finding]:
     size, free = facts.isolation.shm_bytes, facts.isolation.shm_free_bytes
     ranks = max(1, len(facts.inspection.gpus))
     larger = "docker run --shm-size=8g, or an emptyDir volume of medium Memory at /dev/shm in a pod"
     if size is None:
         what = "the size of /dev/shm is unknown"
-        yield unknown("shared memory", what, "NCCL and data loaders need it", "look at df /dev/shm")
+        yield make_unknown("shared memory", what, "NCCL and data loaders need it", "look at df /dev/shm")
         return
     if not size:
-        yield critical(
+        yield make_critical(
             "shared memory",
             "/dev/shm is not there",
             "NCCL's shared memory and torch's data loaders need it",
@@ -45,27 +52,27 @@ def _shared_memory(facts: Facts) -> Iterator[Finding]:
     smaller = min(size, size if free is None else free)
     # One rank alone shares nothing with others, but its data loaders do.
     if smaller < _LEAST_SHM_A_RANK * ranks and ranks > 1:
-        yield critical(
+        yield make_critical(
             "shared memory",
-            f"/dev/shm has {bytes_of(size)}, of which {bytes_of(smaller)} are free, for {ranks} GPUs",
+            f"/dev/shm has {format_size(size)}, of which {format_size(smaller)} are free, for {ranks} GPUs",
             "NCCL fails with 'No space left on device' while it connects ranks, or a rank dies of a bus error",
             f"enlarge it: {larger}",
         )
     elif size < _ENOUGH_SHM:
-        yield warning(
+        yield make_warning(
             "shared memory",
-            f"/dev/shm has {bytes_of(size)}",
+            f"/dev/shm has {format_size(size)}",
             "data loaders with workers die of a bus error when it is full",
             f"enlarge it: {larger}",
         )
     else:
-        yield passed("shared memory", f"/dev/shm has {bytes_of(size)}, {bytes_of(smaller)} free")
+        yield make_passed("shared memory", f"/dev/shm has {format_size(size)}, {format_size(smaller)} free")
 
 
-def _identity(facts: Facts) -> Iterator[Finding]:
+def _check_identity(facts: Facts) -> Iterator[Finding]:
     system, isolation = facts.system, facts.isolation
     if "NCCL_HOSTID" in facts.settings:
-        yield warning(
+        yield make_warning(
             "host identity",
             f"NCCL_HOSTID is {facts.settings['NCCL_HOSTID']!r}",
             "ranks with different values take one another for another host, and use the network on one machine",
@@ -74,12 +81,12 @@ def _identity(facts: Facts) -> Iterator[Finding]:
         return
     if not isolation.container:
         if system.hostname and system.boot_id:
-            yield passed("host identity", f"NCCL takes this machine for host {system.hostname!r}")
+            yield make_passed("host identity", f"NCCL takes this machine for host {system.hostname!r}")
         return
     namespace = {True: "the host's", False: "its own", None: "unknown"}[isolation.host_ipc]
-    yield info(
+    yield make_info(
         "host identity",
-        f"NCCL takes this {_kind(facts)} for host {system.hostname or 'unknown'!r}, by host name and boot id; "
+        f"NCCL takes this {_name_kind(facts)} for host {system.hostname or 'unknown'!r}, by host name and boot id; "
         f"its IPC namespace is {namespace}",
         "ranks in another pod have another host name: NCCL reaches them over the network, even on the same machine",
         "put all ranks of a machine into one pod with all its GPUs; hostIPC alone does not join pods, as host name and "
@@ -87,56 +94,58 @@ def _identity(facts: Facts) -> Iterator[Finding]:
     )
     hidden = (system.pci_gpus or 0) - len(facts.inspection.gpus)
     if hidden > 0 and facts.inspection.gpus:
-        yield warning(
+        yield make_warning(
             "pod placement",
-            f"this {_kind(facts)} has {len(facts.inspection.gpus)} of the machine's {system.pci_gpus} GPUs",
+            f"this {_name_kind(facts)} has {len(facts.inspection.gpus)} of the machine's {system.pci_gpus} GPUs",
             "ranks that share the machine from other pods talk over the network in place of NVLink or PCIe",
             "for work on several GPUs use one pod with all of them",
         )
 
 
-def _kind(facts: Facts) -> str:
+def _name_kind(facts: Facts) -> str:
     return "pod" if facts.isolation.container == "kubernetes" else "container"
 
 
-def _limits(facts: Facts) -> Iterator[Finding]:
+def _check_limits(facts: Facts) -> Iterator[Finding]:
     limits = facts.isolation.limits
     if "memlock" in limits:
         soft, _ = limits["memlock"]
         ports = facts.network.ports
         if soft == UNLIMITED or "CAP_IPC_LOCK" in (facts.isolation.capabilities or ()):
-            yield passed("memlock", "pinned memory is not limited")
+            yield make_passed("memlock", "pinned memory is not limited")
         else:
-            severity = critical if ports and soft < GIB else warning if ports else info
+            severity = make_critical if ports and soft < GIB else make_warning if ports else make_info
             yield severity(
                 "memlock",
-                f"memory that may be locked is limited to {bytes_of(soft)}, and CAP_IPC_LOCK is missing",
+                f"memory that may be locked is limited to {format_size(soft)}, and CAP_IPC_LOCK is missing",
                 "InfiniBand, RoCE and EFA register memory, and fail with 'Cannot allocate memory' at this limit",
                 "docker run --ulimit memlock=-1 --cap-add IPC_LOCK; limits.conf or LimitMEMLOCK=infinity for a login",
             )
     if "nofile" in limits:
         soft, hard = limits["nofile"]
         if soft != UNLIMITED and soft < _FEW_FILES:
-            yield warning(
+            yield make_warning(
                 "open files",
                 f"a process may open {soft} files (ulimit -n), and raise that to {hard if hard >= 0 else 'any number'}",
                 "each rank holds sockets and shared memory for each peer: large worlds end with 'Too many open files'",
                 "ulimit -n 65536",
             )
         else:
-            yield passed("open files", f"a process may open {'any number of' if soft == UNLIMITED else soft} files")
+            yield make_passed(
+                "open files", f"a process may open {'any number of' if soft == UNLIMITED else soft} files"
+            )
     if limits.get("stack", (0, 0))[0] == UNLIMITED:
-        yield info(
+        yield make_info(
             "stack", "the stack is not limited", "NCCL's threads then take a stack of their library's default size"
         )
 
 
-def _capabilities(facts: Facts) -> Iterator[Finding]:
+def _check_capabilities(facts: Facts) -> Iterator[Finding]:
     held = facts.isolation.capabilities
     if held is None or not facts.isolation.container:
         return
     if "CAP_SYS_NICE" not in held and len(facts.system.nodes) > 1:
-        yield info(
+        yield make_info(
             "capabilities",
             "the container has no CAP_SYS_NICE",
             "NUMA calls are refused: NCCL then takes /dev/shm for its buffers in place of cuMem host memory",
@@ -144,10 +153,10 @@ def _capabilities(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _cores(facts: Facts) -> Iterator[Finding]:
+def _check_cores(facts: Facts) -> Iterator[Finding]:
     system, count = facts.system, len(facts.inspection.gpus)
     if not system.cores_allowed:
-        yield unknown(
+        yield make_unknown(
             "cores", "the cores of this process are unknown", "ranks may share a core", "look at taskset -p $$"
         )
         return
@@ -157,14 +166,16 @@ def _cores(facts: Facts) -> Iterator[Finding]:
         cores = quota
     words = f"{cores:g} core{'' if cores == 1 else 's'}" + (" by the cgroup's quota" if cores == quota else "")
     if count and cores < _CORES_A_GPU * count:
-        yield warning(
+        yield make_warning(
             "cores",
             f"this process may use {words} for {count} GPU{'' if count == 1 else 's'}",
             "ranks and NCCL's proxy threads wait for a core: small messages take as long as the scheduler does",
             f"give it at least {_CORES_A_GPU * count} cores: cpuset, resources.requests.cpu, --cpus",
         )
     else:
-        yield passed("cores", f"this process may use {words}" + (f" for {gpus(range(count))}" if count else ""))
+        yield make_passed(
+            "cores", f"this process may use {words}" + (f" for {format_gpus(range(count))}" if count else "")
+        )
     offline = (system.cores_online or 0) - len({core for cores_ in system.nodes.values() for core in cores_})
     if system.nodes and offline > 0:
-        yield info("cores", f"{offline} online cores are on no NUMA node that the kernel lists")
+        yield make_info("cores", f"{offline} online cores are on no NUMA node that the kernel lists")

@@ -6,8 +6,15 @@ from collections.abc import Iterator, Mapping
 
 from pytest_gpuperf.features.doctor import names
 from pytest_gpuperf.features.doctor.facts import Facts
-from pytest_gpuperf.features.doctor.finding import Finding, critical, info, passed, unknown, warning
-from pytest_gpuperf.features.doctor.words import several
+from pytest_gpuperf.features.doctor.finding import (
+    Finding,
+    make_critical,
+    make_info,
+    make_passed,
+    make_unknown,
+    make_warning,
+)
+from pytest_gpuperf.features.doctor.words import join_unique
 
 _DIRECT = "direct access between GPUs"
 
@@ -46,20 +53,26 @@ _VERBOSE = ("INFO", "TRACE")
 def check(facts: Facts) -> Iterator[Finding]:
     """All of the module."""
     settings, before = facts.settings, 0
-    for finding in (*_unread(facts), *_find_misspelled(facts), *_costly(facts), *_visible(facts), *_loud(settings)):
+    for finding in (
+        *_find_unreadable(facts),
+        *_find_misspelled(facts),
+        *_find_costly(facts),
+        *_check_visible(facts),
+        *_find_loud(settings),
+    ):
         before += 1
         yield finding
     if not before:
-        yield passed("variables", "no variable changes what NCCL or CUDA would do by themselves")
+        yield make_passed("variables", "no variable changes what NCCL or CUDA would do by themselves")
 
 
-def overrides(name: str, value: str) -> str:
+def describe_effect(name: str, value: str) -> str:
     """What a variable with this value takes away; empty if nothing."""
     harmless, effect = _COSTLY.get(name, ((), ""))
     return "" if value in harmless or not value else effect
 
 
-def origin(facts: Facts, name: str) -> str:
+def describe_origin(facts: Facts, name: str) -> str:
     """Names the configuration file that sets a variable; empty if the environment does."""
     if name in facts.variables:
         return ""
@@ -67,9 +80,9 @@ def origin(facts: Facts, name: str) -> str:
     return f" (in {files[-1]})" if files else ""
 
 
-def _unread(facts: Facts) -> Iterator[Finding]:
+def _find_unreadable(facts: Facts) -> Iterator[Finding]:
     for file, why in facts.unreadable.items():
-        yield unknown(
+        yield make_unknown(
             "variables",
             f"NCCL's configuration file {file} cannot be read: {why}",
             "NCCL may read settings there that nothing here checks, or hang as it opens the file",
@@ -79,17 +92,17 @@ def _unread(facts: Facts) -> Iterator[Finding]:
 
 def _find_misspelled(facts: Facts) -> Iterator[Finding]:
     for name in sorted(facts.settings):
-        where = origin(facts, name)
+        where = describe_origin(facts, name)
         if name in names.RETIRED:
-            yield warning(
+            yield make_warning(
                 "variable names",
                 f"{name}{where} is an old name",
                 "newer versions ignore it, or read it for old scripts alone",
                 f"use {names.RETIRED[name]}",
             )
         elif not names.exists(name):
-            near = names.nearest(name)
-            yield warning(
+            near = names.find_nearest(name)
+            yield make_warning(
                 "variable names",
                 f"nothing reads {name}{where}" + (f"; the nearest real name is {near}" if near else ""),
                 "what it was meant to change is as it was",
@@ -97,18 +110,18 @@ def _find_misspelled(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _costly(facts: Facts) -> Iterator[Finding]:
+def _find_costly(facts: Facts) -> Iterator[Finding]:
     for name, value in sorted(facts.settings.items()):
-        effect = overrides(name, value)
+        effect = describe_effect(name, value)
         if not effect:
             continue
-        severity = warning
+        severity = make_warning
         severe = name in _SEVERE and len(facts.inspection.gpus) > 1
         if severe and (name != "NCCL_P2P_DISABLE" or _has_p2p(facts)):
-            severity = critical
+            severity = make_critical
         yield severity(
             "variables",
-            f"{name}={value}{origin(facts, name)}: {effect}",
+            f"{name}={value}{describe_origin(facts, name)}: {effect}",
             "metrics are of this setting, and not of the machine",
             f"unset {name}, unless you measured that it helps here or the operator of the machine set it",
         )
@@ -118,7 +131,7 @@ def _has_p2p(facts: Facts) -> bool:
     return any(pair.p2p.get("read") == "ok" for pair in facts.inspection.pairs)
 
 
-def _visible(facts: Facts) -> Iterator[Finding]:
+def _check_visible(facts: Facts) -> Iterator[Finding]:
     visible = facts.settings.get("CUDA_VISIBLE_DEVICES")
     gpus = facts.inspection.gpus
     if visible is None or not gpus:
@@ -126,7 +139,7 @@ def _visible(facts: Facts) -> Iterator[Finding]:
     chosen = [one.strip() for one in visible.split(",") if one.strip()]
     numbers = [int(one) for one in chosen if one.lstrip("-").isdigit()]
     if not chosen or any(number < 0 for number in numbers):
-        yield warning(
+        yield make_warning(
             "variables",
             f"CUDA_VISIBLE_DEVICES={visible!r} hides all GPUs",
             "ranks run on CPUs with gloo",
@@ -134,14 +147,14 @@ def _visible(facts: Facts) -> Iterator[Finding]:
         )
     elif any(number >= len(gpus) for number in numbers):
         wrong = next(number for number in numbers if number >= len(gpus))
-        yield critical(
+        yield make_critical(
             "variables",
             f"CUDA_VISIBLE_DEVICES={visible!r} names GPU {wrong}, and the machine has {len(gpus)}",
             "CUDA shows the GPUs before the first wrong entry and no others",
             "correct or unset it",
         )
     elif len({gpu.name for gpu in gpus}) > 1 and facts.settings.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and numbers:
-        yield warning(
+        yield make_warning(
             "variables",
             f"CUDA_VISIBLE_DEVICES={visible!r} numbers different GPUs, and CUDA_DEVICE_ORDER is not PCI_BUS_ID",
             "CUDA puts the fastest GPU first: its numbers are not those of nvidia-smi",
@@ -149,8 +162,10 @@ def _visible(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _loud(settings: Mapping[str, str]) -> Iterator[Finding]:
+def _find_loud(settings: Mapping[str, str]) -> Iterator[Finding]:
     loud = [name for name in ("NCCL_DEBUG",) if settings.get(name, "").upper() in _VERBOSE]
     if loud:
         where = settings.get("NCCL_DEBUG_FILE", "standard output")
-        yield info("variables", f"{several(f'{name}={settings[name]}' for name in loud)}: NCCL logs to {where}")
+        yield make_info(
+            "variables", f"{join_unique(f'{name}={settings[name]}' for name in loud)}: NCCL logs to {where}"
+        )

@@ -33,19 +33,19 @@ def read_isolation(root: Path, environ: Mapping[str, str]) -> IsolationFacts:
         root: Where proc and dev are; / outside of tests.
         environ: Names the kind of container.
     """
-    size, free = _space(root / "dev/shm")
+    size, free = _read_space(root / "dev/shm")
     return IsolationFacts(
-        container=container(root, environ),
+        container=detect_container(root, environ),
         shm_bytes=size,
         shm_free_bytes=free,
         host_ipc=_is(root / "proc/self/ns/ipc", _HOST_IPC),
         host_pid=_is(root / "proc/self/ns/pid", _HOST_PID),
-        limits={name: _limit(number) for name, number in _LIMITS.items()},
-        capabilities=_capabilities(root / "proc/self/status"),
+        limits={name: _read_limit(number) for name, number in _LIMITS.items()},
+        capabilities=_read_capabilities(root / "proc/self/status"),
     )
 
 
-def container(root: Path, environ: Mapping[str, str]) -> str:
+def detect_container(root: Path, environ: Mapping[str, str]) -> str:
     """The kind of container that this process runs in; empty outside of one."""
     if "KUBERNETES_SERVICE_HOST" in environ:
         return "kubernetes"
@@ -60,7 +60,7 @@ def container(root: Path, environ: Mapping[str, str]) -> str:
     return "kubernetes" if named == "kubepods" else "container" if named else ""
 
 
-def _space(path: Path) -> tuple[int | None, int | None]:
+def _read_space(path: Path) -> tuple[int | None, int | None]:
     try:
         found = os.statvfs(path)
     except FileNotFoundError:
@@ -77,12 +77,12 @@ def _is(link: Path, expected: str) -> bool | None:
         return None
 
 
-def _limit(number: int) -> tuple[int, int]:
+def _read_limit(number: int) -> tuple[int, int]:
     soft, hard = resource.getrlimit(number)
     return tuple(UNLIMITED if limit == resource.RLIM_INFINITY else limit for limit in (soft, hard))  # type: ignore[return-value]
 
 
-def _capabilities(status: Path) -> tuple[str, ...] | None:
+def _read_capabilities(status: Path) -> tuple[str, ...] | None:
     for line in (read(status) or "").splitlines():
         if line.startswith("CapEff:"):
             bits = int(line.split()[1], 16)

@@ -45,16 +45,16 @@ def read_software(
         except metadata.PackageNotFoundError:
             continue
     has_torch = "torch" in packages
-    file = (torch_version_file or _torch_version_file)() if has_torch else None
+    file = (torch_version_file or _find_version_file)() if has_torch else None
     return SoftwareFacts(
         python=platform.python_version(),
         packages=packages,
-        torch_cuda=cuda_of(None if file is None else read(file), packages["torch"]) if has_torch else None,
-        required=_exact(requires("torch") or ()) if has_torch else {},
+        torch_cuda=find_cuda(None if file is None else read(file), packages["torch"]) if has_torch else None,
+        required=_parse_exact(requires("torch") or ()) if has_torch else {},
     )
 
 
-def cuda_of(source: str | None, version: str) -> str | None:
+def find_cuda(source: str | None, version: str) -> str | None:
     """The CUDA version that torch was built for; empty for a build without CUDA; None if neither text names it.
 
     Args:
@@ -70,13 +70,13 @@ def cuda_of(source: str | None, version: str) -> str | None:
     return "" if local == "cpu" else None
 
 
-def _torch_version_file() -> Path | None:
+def _find_version_file() -> Path | None:
     try:
         return Path(str(metadata.distribution("torch").locate_file("torch/version.py")))
     except metadata.PackageNotFoundError:
         return None
 
 
-def _exact(requirements: Iterable[str]) -> dict[str, str]:
+def _parse_exact(requirements: Iterable[str]) -> dict[str, str]:
     found = (_EXACT.match(requirement) for requirement in requirements)
     return {match[1]: match[2] for match in found if match is not None}

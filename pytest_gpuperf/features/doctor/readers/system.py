@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 from pytest_gpuperf.features.doctor.facts import SystemFacts
-from pytest_gpuperf.features.doctor.readers.text import list_folder, number, read
-from pytest_gpuperf.hardware.numa import cores_of, read_nodes
+from pytest_gpuperf.features.doctor.readers.text import list_folder, read, read_number
+from pytest_gpuperf.hardware.numa import parse_cores, read_nodes
 
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_peermem", "nv_peer_mem", "gdrdrv", "efa", "mlx5_ib", "ib_uverbs", "nouveau")
 """The kernel modules that are looked for."""
@@ -27,7 +27,7 @@ def read_system(root: Path, cores_allowed: tuple[int, ...]) -> SystemFacts:
         cores_allowed: Cores on which this process may run.
     """
     proc, sys = root / "proc", root / "sys"
-    memory = _memory(proc)
+    memory = _read_memory(proc)
     online = read(sys / "devices/system/cpu/online")
     booted = (read(proc / "cmdline") or "").split()
     return SystemFacts(
@@ -35,17 +35,17 @@ def read_system(root: Path, cores_allowed: tuple[int, ...]) -> SystemFacts:
         boot_id=read(proc / "sys/kernel/random/boot_id") or "",
         kernel=read(proc / "sys/kernel/osrelease") or "",
         iommu_options=tuple(word for word in booted if "iommu" in word),
-        cores_online=None if online is None else len(cores_of(online)),
+        cores_online=None if online is None else len(parse_cores(online)),
         cores_allowed=cores_allowed,
-        cpu_quota=_quota(sys / "fs/cgroup"),
+        cpu_quota=_read_quota(sys / "fs/cgroup"),
         nodes=read_nodes(sys),
-        governors=_governors(sys),
-        numa_balancing=_flag(number(proc / "sys/kernel/numa_balancing")),
-        iommu_translates=_iommu(sys / "kernel/iommu_groups"),
+        governors=_read_governors(sys),
+        numa_balancing=_make_flag(read_number(proc / "sys/kernel/numa_balancing")),
+        iommu_translates=_read_iommu(sys / "kernel/iommu_groups"),
         memory_bytes=memory.get("MemTotal"),
         memory_free_bytes=memory.get("MemAvailable"),
-        modules=_modules(proc),
-        pci_gpus=_pci_gpus(sys / "bus/pci/devices"),
+        modules=_read_modules(proc),
+        pci_gpus=_count_pci_gpus(sys / "bus/pci/devices"),
         xids=read_xids(root / "dev/kmsg"),
     )
 
@@ -57,7 +57,7 @@ def read_xids(path: Path) -> tuple[tuple[str, int], ...] | None:
     except OSError:
         return None
     try:
-        text = b"\n".join(_records(descriptor)).decode(errors="replace")
+        text = b"\n".join(_read_records(descriptor)).decode(errors="replace")
     except OSError:
         return None
     finally:
@@ -65,7 +65,7 @@ def read_xids(path: Path) -> tuple[tuple[str, int], ...] | None:
     return tuple((bus, int(xid)) for bus, xid in _XID.findall(text))
 
 
-def _records(descriptor: int) -> list[bytes]:
+def _read_records(descriptor: int) -> list[bytes]:
     found, size = [], 0
     while size < _MOST_LOG:
         try:
@@ -83,32 +83,32 @@ def _records(descriptor: int) -> list[bytes]:
     return found
 
 
-def _memory(proc: Path) -> dict[str, int]:
+def _read_memory(proc: Path) -> dict[str, int]:
     lines = (line.split() for line in (read(proc / "meminfo") or "").splitlines())
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if len(words) == 3 and words[1].isdigit()}
 
 
-def _quota(cgroup: Path) -> float | None:
+def _read_quota(cgroup: Path) -> float | None:
     words = (read(cgroup / "cpu.max") or "").split()
     if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
         return int(words[0]) / int(words[1])
-    quota, period = number(cgroup / "cpu/cpu.cfs_quota_us"), number(cgroup / "cpu/cpu.cfs_period_us")
+    quota, period = read_number(cgroup / "cpu/cpu.cfs_quota_us"), read_number(cgroup / "cpu/cpu.cfs_period_us")
     return quota / period if quota and period and quota > 0 else None
 
 
-def _governors(sys: Path) -> tuple[str, ...]:
+def _read_governors(sys: Path) -> tuple[str, ...]:
     policies = list_folder(sys / "devices/system/cpu/cpufreq")
     return tuple(sorted({text for path in policies if (text := read(path / "scaling_governor"))}))
 
 
-def _iommu(groups: Path) -> bool | None:
+def _read_iommu(groups: Path) -> bool | None:
     kinds = {text for path in list_folder(groups) if (text := read(path / "type"))}
     if not kinds:
         return False if groups.is_dir() else None
     return any(kind.startswith("DMA") for kind in kinds)
 
 
-def _modules(proc: Path) -> tuple[str, ...] | None:
+def _read_modules(proc: Path) -> tuple[str, ...] | None:
     text = read(proc / "modules")
     if text is None:
         return None
@@ -116,16 +116,16 @@ def _modules(proc: Path) -> tuple[str, ...] | None:
     return tuple(name for name in MODULES if name in loaded)
 
 
-def _pci_gpus(devices: Path) -> int | None:
+def _count_pci_gpus(devices: Path) -> int | None:
     folders = list_folder(devices)
     if not folders:
         return None
     gpus = 0
     for folder in folders:
-        kind = number(folder / "class")
-        gpus += number(folder / "vendor") == _NVIDIA and kind is not None and kind >> 16 == _DISPLAY
+        kind = read_number(folder / "class")
+        gpus += read_number(folder / "vendor") == _NVIDIA and kind is not None and kind >> 16 == _DISPLAY
     return gpus
 
 
-def _flag(value: int | None) -> bool | None:
+def _make_flag(value: int | None) -> bool | None:
     return None if value is None else value != 0

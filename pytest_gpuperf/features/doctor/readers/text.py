@@ -42,7 +42,7 @@ def _require_regular(found: os.stat_result) -> None:
         raise OSError("it is no regular file")
 
 
-def number(path: Path) -> int | None:
+def read_number(path: Path) -> int | None:
     """The number that a file holds; None if it cannot be read, or holds none."""
     text = read(path)
     try:

@@ -38,7 +38,7 @@ def read_configured(root: Path, environ: Mapping[str, str]) -> dict[str, dict[st
     (NCCL 2.30, src/misc/param.cc). So the files are in the order in which a later one wins.
     """
     found = {}
-    for path in _files(environ):
+    for path in _list_files(environ):
         try:
             text = read_given(root / path.lstrip("/"))
         except (OSError, ValueError):
@@ -52,7 +52,7 @@ def read_configured(root: Path, environ: Mapping[str, str]) -> dict[str, dict[st
 def read_unreadable(root: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """Return why NCCL's files that are there cannot be read, by file."""
     found = {}
-    for path in _files(environ):
+    for path in _list_files(environ):
         try:
             read_given(root / path.lstrip("/"))
         except (OSError, ValueError) as error:  # a ValueError: no path has a null
@@ -60,6 +60,6 @@ def read_unreadable(root: Path, environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _files(environ: Mapping[str, str]) -> list[str]:
+def _list_files(environ: Mapping[str, str]) -> list[str]:
     home = environ.get("NCCL_CONF_FILE") or (f"{environ['HOME']}/.nccl.conf" if environ.get("HOME") else "")
     return ["/etc/nccl.conf", *([home] if home else [])]

@@ -14,13 +14,13 @@ _MOVES = frozenset(
 _MOST_KEYS = 96
 
 
-def key_weights(case: Case, rank: int) -> list[float] | None:
+def find_key_weights(case: Case, rank: int) -> list[float] | None:
     """How often each key counts in what a rank holds, as the product of probabilities and values has it.
 
     Returns:
         0 of keys that are left out, 1 of the least others; None if the tensor is no attention, or no weights do.
     """
-    parts = _contributions(case)
+    parts = _compute_contributions(case)
     if parts is None:
         return None
     values, sums = parts
@@ -48,7 +48,7 @@ def key_weights(case: Case, rank: int) -> list[float] | None:
     return None if bool((weights == 1).all()) else [float(one) for one in weights]
 
 
-def _contributions(case: Case) -> tuple[list[torch.Tensor], list[torch.Tensor]] | None:
+def _compute_contributions(case: Case) -> tuple[list[torch.Tensor], list[torch.Tensor]] | None:
     """What each key adds to the tensor: its value times its probability, and the probability alone."""
     path, one = [], case.value
     while one is not None and one.operation is not None and one.operation.name in _MOVES and one.operation.inputs:

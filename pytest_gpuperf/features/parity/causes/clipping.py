@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from pytest_gpuperf.features.parity.case import Case, Squares, factor, ranks_text
+from pytest_gpuperf.features.parity.case import Case, Squares, compute_factor, format_ranks
 from pytest_gpuperf.features.parity.causes.cause import Cause
-from pytest_gpuperf.features.parity.operations import Value, ancestors
+from pytest_gpuperf.features.parity.operations import Value, iterate_ancestors
 from pytest_gpuperf.features.parity.records import Kind
 
 _SCALES = frozenset("mul mul_ div div_ _foreach_mul _foreach_mul_ _foreach_div _foreach_div_".split())  # noqa: SIM905
@@ -17,14 +17,14 @@ _CHANCE = 1e-2
 """Trials times the share of numbers that each accepts: above it, one may fit by chance."""
 
 
-def clipped(case: Case) -> Cause | None:
+def find_clipping(case: Case) -> Cause | None:
     """One factor on all gradients, since the norm that they are clipped by is wrong.
 
     A factor before the clipping would leave no trace, because clipped gradients have the norm that they are clipped to.
     """
     if case.key.kind is not Kind.GRADIENT or not case.squares or not _is_clipped(case.value):
         return None
-    factors = {rank: factor(case.got[rank], case.want[rank]) for rank in sorted(case.got)}
+    factors = {rank: compute_factor(case.got[rank], case.want[rank]) for rank in sorted(case.got)}
     if any(
         not k > 0 or not case.fits(case.got[rank] / k, rank, room=2 * max(1.0, 1 / k)) for rank, k in factors.items()
     ):
@@ -40,7 +40,7 @@ def clipped(case: Case) -> Cause | None:
     k = next(iter(factors.values()))
     if any(not math.isclose(square, total / k**2, rel_tol=room) for square in used.values()):
         return None
-    ways = list(_ways(case))
+    ways = list(_yield_ways(case))
     if len(ways) * room > _CHANCE:
         return None
     texts = [text for square, text in ways if math.isclose(square, total / k**2, rel_tol=room)]
@@ -63,17 +63,17 @@ def _is_clipped(value: Value | None) -> bool:
     return any(
         made.operation is not None and made.operation.name in _NORMS
         for number in numbers
-        for made in ancestors(number, set())
+        for made in iterate_ancestors(number, set())
     )
 
 
-def _ways(case: Case) -> Iterator[tuple[float, str]]:
+def _yield_ways(case: Case) -> Iterator[tuple[float, str]]:
     """Squares of norms in which some parameters count otherwise, the most usual first."""
     sizes = sorted({group.size for group in case.groups if group.size > 1})
     split = [one for one in case.squares if one.is_split]
     copied = [one for one in case.squares if not one.is_split]
     for size in sizes:
-        yield _total(case, case.squares, size), f"every square is counted {size} times, as if copies were parts"
+        yield _compute_total(case, case.squares, size), f"every square is counted {size} times, as if copies were parts"
     for some, what in ((split, "parameters that ranks hold parts of"), (copied, "parameters that all ranks hold")):
         if some and len(some) < len(case.squares):
             yield from _count_norms(case, some, what, sizes)
@@ -84,14 +84,17 @@ def _ways(case: Case) -> Iterator[tuple[float, str]]:
 def _count_norms(case: Case, some: Sequence[Squares], what: str, sizes: Sequence[int]) -> Iterator[tuple[float, str]]:
     parts = some[0].is_split
     for size in sizes:
-        yield _total(case, some, size), f"squares of {what} are counted {size} times"
+        yield _compute_total(case, some, size), f"squares of {what} are counted {size} times"
         if parts:
-            yield _total(case, some, 1 / size), f"squares of {what} are averaged over {size} ranks; they must be summed"
-    yield _total(case, some, 0), f"squares of {what} are left out"
+            yield (
+                _compute_total(case, some, 1 / size),
+                f"squares of {what} are averaged over {size} ranks; they must be summed",
+            )
+    yield _compute_total(case, some, 0), f"squares of {what} are left out"
     for rank in sorted(case.got) if parts else []:
         inside = sum(one.own.get(rank, 0.0) for one in some)
-        yield _total(case, some, 0) + inside, f"of {what}, only the part of {ranks_text([rank])} is counted"
+        yield _compute_total(case, some, 0) + inside, f"of {what}, only the part of {format_ranks([rank])} is counted"
 
 
-def _total(case: Case, some: Sequence[Squares], times: float) -> float:
+def _compute_total(case: Case, some: Sequence[Squares], times: float) -> float:
     return sum(one.whole * (times if one in some else 1) for one in case.squares)

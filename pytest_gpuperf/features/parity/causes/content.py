@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import torch
 
-from pytest_gpuperf.features.parity.case import Case, ranks_text
+from pytest_gpuperf.features.parity.case import Case, format_ranks
 from pytest_gpuperf.features.parity.causes.cause import Cause
 
 
-def not_finite(case: Case) -> Cause | None:
+def find_not_finite(case: Case) -> Cause | None:
     """Infinite or undefined numbers."""
     bad = [rank for rank in sorted(case.got) if not bool(torch.isfinite(case.got[rank]).all())]
     fine = bool(torch.isfinite(case.whole).all())
-    return Cause("not finite", f"it is not finite on {ranks_text(bad, len(case.got))}") if bad and fine else None
+    return Cause("not finite", f"it is not finite on {format_ranks(bad, len(case.got))}") if bad and fine else None
 
 
-def zeros(case: Case) -> Cause | None:
+def find_zeros(case: Case) -> Cause | None:
     """Nothing but zeros."""
     if any(bool(case.got[rank].any()) for rank in case.wrong):
         return None
-    return Cause("zeros", f"it is all zeros on {ranks_text(case.wrong, len(case.got))}")
+    return Cause("zeros", f"it is all zeros on {format_ranks(case.wrong, len(case.got))}")
 
 
-def rounded(case: Case) -> Cause | None:
+def find_rounding(case: Case) -> Cause | None:
     """Rounded through a coarser type."""
-    if case.evidence < 1 or (case.is_count and not _large(case) and case.coarse is None):
+    if case.evidence < 1 or (case.is_count and not _has_large(case) and case.coarse is None):
         return None
     for dtype in (torch.bfloat16, torch.float16):
         if all(torch.equal(case.got[rank].to(dtype).double(), case.got[rank]) for rank in case.got):
@@ -49,11 +49,11 @@ def rounded(case: Case) -> Cause | None:
     return None
 
 
-def _large(case: Case) -> bool:
+def _has_large(case: Case) -> bool:
     return bool((case.whole.abs() > 256).any())  # smaller whole numbers are numbers of every type
 
 
-def miscounted(case: Case) -> Cause | None:
+def find_miscount(case: Case) -> Cause | None:
     """Whole numbers that are off."""
     if not case.is_count:
         return None
@@ -70,7 +70,7 @@ def miscounted(case: Case) -> Cause | None:
     return None
 
 
-def padded(case: Case) -> Cause | None:
+def find_padding(case: Case) -> Cause | None:
     """A zero of the padding where the right number is negative."""
     for rank in case.wrong:
         held, want, tau = case.got[rank], case.want[rank], case.tau[rank]
@@ -88,7 +88,7 @@ def padded(case: Case) -> Cause | None:
     )
 
 
-def apart(case: Case) -> Cause | None:
+def find_drawn_apart(case: Case) -> Cause | None:
     """Copies that must agree do not, and a random draw is on the way."""
     copies: dict[str, list[int]] = {}
     for rank in sorted(case.got):
@@ -101,7 +101,7 @@ def apart(case: Case) -> Cause | None:
     if not case.drawn or not differing or not case.is_count:
         return None
     # Once one rank has gone astray, the others follow: the first wrong entry tells.
-    entries = {rank: _first_wrong(case, rank) for rank in case.got}
+    entries = {rank: _find_first_wrong(case, rank) for rank in case.got}
     first = min(entries.values())
     right = [rank for rank in sorted(case.got) if entries[rank] > first]
     wrong = [rank for rank in sorted(case.got) if entries[rank] == first]
@@ -110,13 +110,13 @@ def apart(case: Case) -> Cause | None:
     at = f" at entry {first}" if case.whole.dim() else ""
     return Cause(
         "drawn apart",
-        f"{ranks_text(right)} {'are' if len(right) > 1 else 'is'} right{at}, {ranks_text(wrong)} "
+        f"{format_ranks(right)} {'are' if len(right) > 1 else 'is'} right{at}, {format_ranks(wrong)} "
         f"{'differ' if len(wrong) > 1 else 'differs'}, and what is computed is drawn from ({', '.join(case.drawn)}): "
         "each rank draws its own; draw on one rank and broadcast, or seed all ranks alike",
     )
 
 
-def _first_wrong(case: Case, rank: int) -> int:
+def _find_first_wrong(case: Case, rank: int) -> int:
     off = (case.got[rank] - case.want[rank]).abs() > case.tau[rank]
     at = (off.reshape(off.shape[0], -1).any(1) if off.dim() else off[None]).nonzero().flatten()
     return int(at[0]) if len(at) else 1 << 62

@@ -6,38 +6,38 @@ from collections.abc import Callable
 
 import torch
 
-from pytest_gpuperf.features.parity.case import Case, ranks_text
+from pytest_gpuperf.features.parity.case import Case, format_ranks
 from pytest_gpuperf.features.parity.causes import clipping, content, places, reductions, stale
 from pytest_gpuperf.features.parity.causes.cause import Cause
 
 HYPOTHESES: tuple[tuple[str, Callable[[Case], Cause | None]], ...] = (
-    ("a count of steps", stale.counted),
-    ("numbers that are not finite", content.not_finite),
-    ("another mask", places.masked),
-    ("zeros", content.zeros),
-    ("a missing update", stale.unchanged),
-    ("a missing reduction", reductions.partial),
-    ("parts of other ranks", places.permuted),
+    ("a count of steps", stale.find_wrong_step_count),
+    ("numbers that are not finite", content.find_not_finite),
+    ("another mask", places.find_wrong_mask),
+    ("zeros", content.find_zeros),
+    ("a missing update", stale.find_unchanged),
+    ("a missing reduction", reductions.find_partial_sums),
+    ("parts of other ranks", places.find_permuted_parts),
     ("other parameters at the start", stale.start),
-    ("a value of another step", stale.earlier),
-    ("a value that does not move", stale.frozen),
-    ("blocks in another order", places.blocks),
-    ("vectors at another place", places.misplaced),
-    ("another norm in the clipping", clipping.clipped),
-    ("a factor of ranks or microbatches", reductions.scaled),
-    ("another factor", reductions.one_factor),
-    ("a constant", reductions.constant),
-    ("a bias", reductions.same_rows),
-    ("a scaled update or weight decay", stale.rescaled_update),
-    ("other weights of its terms", reductions.weighted),
-    ("keys that count otherwise", places.keys),
-    ("another tensor added to it", reductions.combined),
-    ("rounding to 16 bits", content.rounded),
-    ("statistics of a part", reductions.affine),
+    ("a value of another step", stale.find_earlier_value),
+    ("a value that does not move", stale.find_frozen),
+    ("blocks in another order", places.find_moved_blocks),
+    ("vectors at another place", places.find_misplaced),
+    ("another norm in the clipping", clipping.find_clipping),
+    ("a factor of ranks or microbatches", reductions.find_scaling),
+    ("another factor", reductions.find_one_factor),
+    ("a constant", reductions.find_constant),
+    ("a bias", reductions.find_same_rows),
+    ("a scaled update or weight decay", stale.find_rescaled_update),
+    ("other weights of its terms", reductions.find_wrong_weights),
+    ("keys that count otherwise", places.find_wrong_keys),
+    ("another tensor added to it", reductions.find_added_tensor),
+    ("rounding to 16 bits", content.find_rounding),
+    ("statistics of a part", reductions.find_affine),
     ("factors by rank", reductions.by_rank),
-    ("padding", content.padded),
-    ("draws of its own on each rank", content.apart),
-    ("a wrong count", content.miscounted),
+    ("padding", content.find_padding),
+    ("draws of its own on each rank", content.find_drawn_apart),
+    ("a wrong count", content.find_miscount),
 )
 
 
@@ -63,19 +63,20 @@ def try_hypotheses() -> str:
     return ", ".join(text for text, _ in HYPOTHESES)
 
 
-def where(case: Case) -> list[str]:
+def list_facts(case: Case) -> list[str]:
     """Where the tensor is wrong: ranks, places, since when. These are facts, and no causes."""
     facts = []
     if case.right:
         facts.append(
-            f"{ranks_text(case.right)} {'is' if len(case.right) == 1 else 'are'} right, {ranks_text(case.wrong)} wrong"
+            f"{format_ranks(case.right)} {'is' if len(case.right) == 1 else 'are'} right, "
+            f"{format_ranks(case.wrong)} wrong"
         )
     copies: dict[str, list[int]] = {}
     for rank in sorted(case.got):
         copies.setdefault(case.parts[rank].text, []).append(rank)
     for ranks in copies.values():
         if len(ranks) > 1 and any(not torch.equal(case.got[rank], case.got[ranks[0]]) for rank in ranks):
-            facts.append(f"{ranks_text(ranks)} must hold the same, and differ")
+            facts.append(f"{format_ranks(ranks)} must hold the same, and differ")
             break
     if case.drawn:
         facts.append(

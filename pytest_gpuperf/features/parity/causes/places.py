@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from pytest_gpuperf.features.parity.case import Case, ranks_text
+from pytest_gpuperf.features.parity.case import Case, format_ranks
 from pytest_gpuperf.features.parity.causes.cause import Cause
 
 _MOST_ROWS = 4096
 
 
-def permuted(case: Case) -> Cause | None:
+def find_permuted_parts(case: Case) -> Cause | None:
     """Ranks hold each other's parts."""
     ranks = sorted(case.got)
     if len(set(case.parts.values())) < 2:
@@ -46,11 +46,11 @@ def permuted(case: Case) -> Cause | None:
         return Cause("order", f"each rank holds the part of the rank {shifts.pop()} further on")
     shown = ", ".join(f"rank {rank} that of {holds[rank]}" for rank in wrong[:6])
     unheld = [rank for rank in ranks if rank not in owners]
-    lost = f"; the parts of {ranks_text(unheld)} are held by nobody" if unheld else ""
+    lost = f"; the parts of {format_ranks(unheld)} are held by nobody" if unheld else ""
     return Cause("order", f"ranks hold other ranks' parts: {shown}{lost}")
 
 
-def blocks(case: Case) -> Cause | None:
+def find_moved_blocks(case: Case) -> Cause | None:
     """The tensor is cut into blocks that come in another order, or overlap."""
     rank = case.wrong[0]
     held, want, tau = case.got[rank], case.want[rank], case.tau[rank]
@@ -149,7 +149,7 @@ def _find_interleaved(case: Case, rank: int) -> Cause | None:
     return None
 
 
-def misplaced(case: Case) -> Cause | None:
+def find_misplaced(case: Case) -> Cause | None:
     """Vectors along the last dimension are right, and lie elsewhere; or are another tensor's."""
     if case.key.kind.is_activation:
         return None  # an embedding's output is made of another tensor's rows, whatever the tokens
@@ -195,7 +195,7 @@ def misplaced(case: Case) -> Cause | None:
     )
 
 
-def masked(case: Case) -> Cause | None:
+def find_wrong_mask(case: Case) -> Cause | None:
     """What is kept is right, and a mask keeps the wrong elements: zeros stand elsewhere."""
     ranks = sorted(case.got)
     if all(bool((case.want[rank] != 0).all()) for rank in ranks):
@@ -224,7 +224,7 @@ def masked(case: Case) -> Cause | None:
         )
         if other is not None and bool(kept.any() | (case.want[other] == 0).all()):
             borrowed.append((rank, other))
-    where = ranks_text(case.wrong, len(case.got))
+    where = format_ranks(case.wrong, len(case.got))
     if case.drawn:
         return Cause(
             "random mask",
@@ -237,11 +237,11 @@ def masked(case: Case) -> Cause | None:
     return Cause("mask", text)
 
 
-def keys(case: Case) -> Cause | None:
+def find_wrong_keys(case: Case) -> Cause | None:
     """Attention over a part of the keys, or over some of them several times."""
     found = {}
     for rank in case.wrong:
-        weights = _key_weights(case, rank)
+        weights = _find_key_weights(case, rank)
         if weights is None:
             return None
         found[rank] = weights
@@ -272,13 +272,13 @@ def _span(indices: list[int]) -> str:
     return str(indices[:8])
 
 
-def _key_weights(case: Case, rank: int) -> list[float] | None:
-    from pytest_gpuperf.features.parity.causes.attention import key_weights
+def _find_key_weights(case: Case, rank: int) -> list[float] | None:
+    from pytest_gpuperf.features.parity.causes.attention import find_key_weights
 
-    return key_weights(case, rank)
+    return find_key_weights(case, rank)
 
 
-def outside(case: Case) -> Cause | None:
+def find_wrong_shape(case: Case) -> Cause | None:
     """Another shape than any layout gives: entries that are there twice, or too few."""
     for rank in sorted(case.got):
         held, want = case.got[rank], case.whole

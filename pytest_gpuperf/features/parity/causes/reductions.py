@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from pytest_gpuperf.features.parity.case import Case, factor, ranks_text
+from pytest_gpuperf.features.parity.case import Case, compute_factor, format_ranks
 from pytest_gpuperf.features.parity.causes.cause import Cause
 from pytest_gpuperf.features.parity.records import Kind
 from pytest_gpuperf.features.parity.splits import Split
@@ -18,7 +18,7 @@ _EXACT = 2e-2
 _MOST_SUBSETS = 10
 
 
-def partial(case: Case) -> Cause | None:
+def find_partial_sums(case: Case) -> Cause | None:
     """The ranks hold addends, which nobody has added up."""
     for groups in case.groups:
         members = [[rank for rank in group if rank in case.got] for group in groups.ranks]
@@ -26,7 +26,7 @@ def partial(case: Case) -> Cause | None:
             continue
         if any(case.parts[rank] != case.parts[group[0]] for group in members for rank in group):
             continue
-        if all(_same(case, rank, group[0]) for group in members for rank in group):
+        if all(_is_same(case, rank, group[0]) for group in members for rank in group):
             continue  # copies that agree are no parts, even if their sum happens to be right
         for word, divide in (("sum", False), ("mean", True)):
             if all(_adds_up(case, group, divide) for group in members):
@@ -40,7 +40,7 @@ def partial(case: Case) -> Cause | None:
     return None
 
 
-def _same(case: Case, rank: int, other: int) -> bool:
+def _is_same(case: Case, rank: int, other: int) -> bool:
     return bool(((case.got[rank] - case.got[other]).abs() <= 4 * case.tau[rank]).all())
 
 
@@ -49,11 +49,11 @@ def _adds_up(case: Case, group: Sequence[int], divide: bool) -> bool:
     return all(case.fits(total, rank, room=2.0 * math.sqrt(len(group))) for rank in group)
 
 
-def scaled(case: Case) -> Cause | None:
+def find_scaling(case: Case) -> Cause | None:
     """One factor on all ranks, which the numbers of ranks or microbatches explain."""
     if case.rough > _EXACT or (case.is_count and case.is_scalar):
         return None
-    k = _common_factor(case)
+    k = _find_common_factor(case)
     if k is None:
         return None
     if case.key.kind in (Kind.STATE, Kind.PARAMETER):
@@ -66,11 +66,11 @@ def scaled(case: Case) -> Cause | None:
         numbers.sort(key=lambda number: "square root" not in number[1])
     for value, text in numbers:
         if all(case.fits(case.got[rank] / value, rank, room=2.0 * max(1.0, 1 / value)) for rank in case.got):
-            return Cause("factor", f"times {k:.5g} = {text}: {_meaning(value, text)}")
+            return Cause("factor", f"times {k:.5g} = {text}: {_explain_factor(value, text)}")
     return None
 
 
-def _meaning(value: float, text: str) -> str:
+def _explain_factor(value: float, text: str) -> str:
     if "square root" in text:
         return (
             "a sum of squares counts copies several times"
@@ -82,8 +82,8 @@ def _meaning(value: float, text: str) -> str:
     return "the mean is taken once too often, or a sum is missing (over ranks, or over as many microbatches)"
 
 
-def _common_factor(case: Case) -> float | None:
-    found = [factor(case.got[rank], case.want[rank]) for rank in sorted(case.got)]
+def _find_common_factor(case: Case) -> float | None:
+    found = [compute_factor(case.got[rank], case.want[rank]) for rank in sorted(case.got)]
     k = found[0]
     if not all(map(math.isfinite, found)) or k == 0 or abs(k - 1) < 1e-12:
         return None
@@ -92,18 +92,18 @@ def _common_factor(case: Case) -> float | None:
     return k
 
 
-def weighted(case: Case) -> Cause | None:
+def find_wrong_weights(case: Case) -> Cause | None:
     """The terms of a sum have other weights: some are missing, some count twice, or shares weigh by the wrong count."""
     if case.rough > _EXACT or case.is_count:
         return None
     for way in case.ways:
-        found = _weights(case, way)
+        found = _find_weights(case, way)
         if found is not None:
-            return _weights_text(case, way, found)
+            return _describe_weights(case, way, found)
     return None
 
 
-def _weights(case: Case, way: Split) -> dict[int, list[float]] | None:
+def _find_weights(case: Case, way: Split) -> dict[int, list[float]] | None:
     """The weights on each wrong rank; None if no weights give what it holds."""
     if any(term.shape != case.whole.shape for term in way.terms):
         return None
@@ -161,7 +161,7 @@ def _try_one_weight(case: Case, columns: torch.Tensor, held: torch.Tensor, tau: 
     return None
 
 
-def _weights_text(case: Case, way: Split, found: dict[int, list[float]]) -> Cause | None:
+def _describe_weights(case: Case, way: Split, found: dict[int, list[float]]) -> Cause | None:
     ranks = sorted(found)
     rows = [found[rank] for rank in ranks]
     mean = [sum(column) / len(column) for column in zip(*rows, strict=True)]
@@ -195,7 +195,7 @@ def _show(weights: Sequence[float]) -> str:
     return "[" + ", ".join("0" if abs(weight) < 1e-3 else f"{weight:.4g}" for weight in weights[:16]) + "]"
 
 
-def constant(case: Case) -> Cause | None:
+def find_constant(case: Case) -> Cause | None:
     """One number is added everywhere, and the number of ranks explains it."""
     if case.rough > _EXACT or case.is_count:
         return None
@@ -216,7 +216,7 @@ def constant(case: Case) -> Cause | None:
     return None
 
 
-def same_rows(case: Case) -> Cause | None:
+def find_same_rows(case: Case) -> Cause | None:
     """One vector was added to every row: a bias too often, or not at all."""
     offs = {rank: case.got[rank] - case.want[rank] for rank in case.wrong}
     found = _find_added_vector(case, offs)
@@ -257,14 +257,14 @@ def _find_added_vector(case: Case, offs: Mapping[int, torch.Tensor]) -> tuple[st
             return None
         for name, known in case.vectors:
             if known.shape == vector.shape and float(known.norm()):
-                k = factor(vector, known)
+                k = compute_factor(vector, known)
                 if abs(k) > 1e-6 and bool(((rows - k * known).abs() <= 3 * tau * (1 + abs(k))).all()):
                     multiples.add((name, round(k, 3)))
                     break
     return multiples.pop() if len(multiples) == 1 else ("", 0.0)
 
 
-def combined(case: Case) -> Cause | None:
+def find_added_tensor(case: Case) -> Cause | None:
     """Another tensor of the reference was added."""
     if case.rough > _EXACT or case.is_count:
         return None
@@ -287,11 +287,11 @@ def _is_off_by(case: Case, rank: int, added: torch.Tensor) -> bool:
     return bool((rest.abs() <= 3 * case.tau[rank]).all()) and float(rest.norm()) <= 0.01 * float(off.norm())
 
 
-def one_factor(case: Case) -> Cause | None:
+def find_one_factor(case: Case) -> Cause | None:
     """One factor on all ranks, which no number of ranks explains."""
     if case.rough > _EXACT or case.evidence < 4 or case.is_count:
         return None
-    k = _common_factor(case)
+    k = _find_common_factor(case)
     if k is None:
         return None
     if case.key.kind is Kind.STATE:
@@ -309,7 +309,7 @@ def by_rank(case: Case) -> Cause | None:
         return None
     factors = {}
     for rank in sorted(case.got):
-        k = factor(case.got[rank], case.want[rank])
+        k = compute_factor(case.got[rank], case.want[rank])
         if not math.isfinite(k) or k == 0 or not case.fits(case.got[rank] / k, rank, room=2.0 * max(1.0, 1 / abs(k))):
             return None
         factors[rank] = k
@@ -317,7 +317,7 @@ def by_rank(case: Case) -> Cause | None:
     return Cause("factor by rank", f"each rank has a factor of its own: {shown}; they should agree, and be 1")
 
 
-def affine(case: Case) -> Cause | None:
+def find_affine(case: Case) -> Cause | None:
     """Each rank shifts and scales by numbers of its own, as if it took statistics of its part."""
     if case.rough > _EXACT or case.evidence < 8 or len(case.got) < 2 or case.is_count:
         return None
@@ -346,7 +346,7 @@ def affine(case: Case) -> Cause | None:
             None,
         )
         classes.setdefault(near or (scale, shift), []).append(rank)
-    together = "; ".join(ranks_text(ranks) for ranks in classes.values())
+    together = "; ".join(format_ranks(ranks) for ranks in classes.values())
     if len(classes) == 1:
         return Cause(
             "statistics",

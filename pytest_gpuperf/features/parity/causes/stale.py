@@ -6,12 +6,12 @@ import math
 
 import torch
 
-from pytest_gpuperf.features.parity.case import Case, factor, ranks_text
+from pytest_gpuperf.features.parity.case import Case, compute_factor, format_ranks
 from pytest_gpuperf.features.parity.causes.cause import Cause
 from pytest_gpuperf.features.parity.records import Kind
 
 
-def counted(case: Case) -> Cause | None:
+def find_wrong_step_count(case: Case) -> Cause | None:
     """The optimizer's count of steps is wrong."""
     if case.coarse is not None:
         return None  # it may be rounded
@@ -29,12 +29,12 @@ def start(case: Case) -> Cause | None:
         return None
     return Cause(
         "start",
-        f"it differs before the first step, on {ranks_text(case.wrong, len(case.got))}: load the same weights on both "
-        "sides, or seed the initialisation (torch.manual_seed) in the function that both call",
+        f"it differs before the first step, on {format_ranks(case.wrong, len(case.got))}: load the same weights on "
+        "both sides, or seed the initialisation (torch.manual_seed) in the function that both call",
     )
 
 
-def unchanged(case: Case) -> Cause | None:
+def find_unchanged(case: Case) -> Cause | None:
     """A parameter was not updated at all on some ranks."""
     bad = [
         rank
@@ -45,10 +45,10 @@ def unchanged(case: Case) -> Cause | None:
     ]
     if not bad or any(torch.equal(case.base[rank], case.want[rank]) for rank in bad):
         return None
-    return Cause("stale", f"not updated: equal to what it was before the step, on {ranks_text(bad, len(case.got))}")
+    return Cause("stale", f"not updated: equal to what it was before the step, on {format_ranks(bad, len(case.got))}")
 
 
-def earlier(case: Case) -> Cause | None:
+def find_earlier_value(case: Case) -> Cause | None:
     """The value of an earlier step, in whole or in blocks; of an input also that of a later one."""
     if case.is_scalar or len(torch.unique(case.whole)) < 3:
         return None
@@ -62,7 +62,7 @@ def earlier(case: Case) -> Cause | None:
                 continue
             was = {rank: case.parts[rank].of(old) for rank in case.wrong}
             if all(case.fits(case.got[rank], rank, was[rank], room=1.0) for rank in case.wrong):
-                return Cause(code, f"on {ranks_text(case.wrong, len(case.got))} it is {text}: {why}")
+                return Cause(code, f"on {format_ranks(case.wrong, len(case.got))} it is {text}: {why}")
     for text, old in case.earlier:
         if old.shape != case.whole.shape or not old.dim():
             continue
@@ -82,7 +82,7 @@ def earlier(case: Case) -> Cause | None:
     return None
 
 
-def frozen(case: Case) -> Cause | None:
+def find_frozen(case: Case) -> Cause | None:
     """A trajectory that does not move: each entry equals the first one."""
     rank = case.wrong[0]
     held, want, tau = case.got[rank], case.want[rank], case.tau[rank]
@@ -97,7 +97,7 @@ def frozen(case: Case) -> Cause | None:
     return None
 
 
-def rescaled_update(case: Case) -> Cause | None:
+def find_rescaled_update(case: Case) -> Cause | None:
     """The update of a parameter is scaled, or lacks weight decay."""
     if case.key.kind is not Kind.PARAMETER or not case.base:
         return None
@@ -107,12 +107,12 @@ def rescaled_update(case: Case) -> Cause | None:
         if base is None or base.shape != case.want[rank].shape:
             return None
         update, right = case.got[rank] - base, case.want[rank] - base
-        k = factor(update, right)
+        k = compute_factor(update, right)
         if not math.isfinite(k) or not bool(((update - k * right).abs() <= 2 * (1 + abs(k)) * case.tau[rank]).all()):
-            return _decay(case)
+            return _find_decay(case)
         factors.append(k)
     if not factors or max(factors) - min(factors) > 1e-2 * max(map(abs, factors)):
-        return _decay(case)
+        return _find_decay(case)
     k = factors[0]
     room = max(float(case.tau[r].norm()) / max(float((case.want[r] - case.base[r]).norm()), 1e-300) for r in case.wrong)
     if room > 0.1:
@@ -123,11 +123,11 @@ def rescaled_update(case: Case) -> Cause | None:
     )
 
 
-def _decay(case: Case) -> Cause | None:
+def _find_decay(case: Case) -> Cause | None:
     factors = []
     for rank in case.wrong:
         base, off = case.base[rank], case.got[rank] - case.want[rank]
-        k = factor(off, base)
+        k = compute_factor(off, base)
         rest = off - k * base
         if not math.isfinite(k) or not bool((rest.abs() <= 2 * case.tau[rank]).all()):
             return None
@@ -137,5 +137,5 @@ def _decay(case: Case) -> Cause | None:
     if not factors or max(factors) - min(factors) > 0.05 * max(map(abs, factors)):
         return None
     way = "left out" if factors[0] > 0 else "applied twice, or to a parameter that should have none"
-    where = f" on {ranks_text(case.wrong)}" if case.right else ""
+    where = f" on {format_ranks(case.wrong)}" if case.right else ""
     return Cause("weight decay", f"off by {factors[0]:.4g} times the parameter itself{where}: weight decay is {way}")

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from pytest_gpuperf.features.parity.layouts.asked import Layout, Subject
 from pytest_gpuperf.features.parity.layouts.attention import gather_attention
 from pytest_gpuperf.features.parity.layouts.plans import COLUMNS
-from pytest_gpuperf.features.parity.layouts.training import Shares, SplitError, map_nested, tensors_of
+from pytest_gpuperf.features.parity.layouts.training import Shares, SplitError, list_tensors, map_nested
 from pytest_gpuperf.ranks.context import Context
 
 _SEQUENCE = 1
@@ -111,7 +111,7 @@ class _Dealt(Shares):
         self._copies = layout.sizes["tp"]
 
     def cut(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
-        tensors = tensors_of(batch)
+        tensors = list_tensors(batch)
         rows = max((len(tensor) for tensor in tensors if tensor.dim()), default=0)
         if rows < self._rows:
             raise SplitError(f"a batch of {rows} rows cannot be dealt to {self._rows} ranks")
@@ -121,10 +121,10 @@ class _Dealt(Shares):
 
         cut: tuple[Any, Any] = map_nested(mine, batch)
         # On GPUs, torch's context manager cuts the sequence.
-        return cut if self._turns == 1 or self._device.type == "cuda" else self._along_sequence(cut)
+        return cut if self._turns == 1 or self._device.type == "cuda" else self._cut_sequence(cut)
 
-    def _along_sequence(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
-        length = self._length(batch)
+    def _cut_sequence(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
+        length = self._find_length(batch)
 
         def mine(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.dim() <= _SEQUENCE or tensor.shape[_SEQUENCE] != length:
@@ -134,8 +134,8 @@ class _Dealt(Shares):
         cut: tuple[Any, Any] = map_nested(mine, batch)
         return cut
 
-    def _length(self, batch: tuple[Any, Any]) -> int:
-        inputs = [tensor for tensor in tensors_of(batch[0]) if tensor.dim() > _SEQUENCE]
+    def _find_length(self, batch: tuple[Any, Any]) -> int:
+        inputs = [tensor for tensor in list_tensors(batch[0]) if tensor.dim() > _SEQUENCE]
         length = inputs[0].shape[_SEQUENCE] if inputs else 0
         if not length or length % (2 * self._turns):
             raise SplitError(
@@ -155,14 +155,14 @@ class _Dealt(Shares):
             return contextlib.nullcontext()
         mesh = self._mesh["cp"] if self._mesh.ndim > 1 else self._mesh
         if self._device.type == "cuda":
-            return self._torch_context(mesh, batch)
+            return self._make_torch_context(mesh, batch)
         return gather_attention(mesh)
 
-    def _torch_context(self, mesh: DeviceMesh, batch: tuple[Any, Any]) -> contextlib.AbstractContextManager[None]:
+    def _make_torch_context(self, mesh: DeviceMesh, batch: tuple[Any, Any]) -> contextlib.AbstractContextManager[None]:
         from torch.distributed.tensor.experimental import context_parallel
 
-        length = self._length(batch)
-        buffers = [t for t in tensors_of(batch) if t.dim() > _SEQUENCE and t.shape[_SEQUENCE] == length]
+        length = self._find_length(batch)
+        buffers = [t for t in list_tensors(batch) if t.dim() > _SEQUENCE and t.shape[_SEQUENCE] == length]
         return context_parallel(
             mesh, buffers=buffers, buffer_seq_dims=[_SEQUENCE] * len(buffers), no_restore_buffers=set(buffers)
         )

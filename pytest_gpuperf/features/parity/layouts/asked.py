@@ -41,7 +41,7 @@ class Layout:
         return self.world // self.sizes["tp"]
 
 
-def layout_of(text: str) -> Layout:
+def parse_layout(text: str) -> Layout:
     """Reads a layout.
 
     Raises:

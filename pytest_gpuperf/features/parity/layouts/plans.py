@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_gpuperf.features.parity.layouts.training import SplitError, call, map_nested, tensors_of
+from pytest_gpuperf.features.parity.layouts.training import SplitError, call, list_tensors, map_nested
 
 COLUMNS, ROWS = "columns", "rows"
 
@@ -44,7 +44,7 @@ def derive(model: nn.Module, inputs: Any, size: int) -> dict[str, str]:
     near: list[str] = []
     for index, name in enumerate(probe.order):
         rows = probe.linears[name]
-        free = [one for one in probe.order[:index] if one not in plan and _parent(one) == _parent(name)]
+        free = [one for one in probe.order[:index] if one not in plan and _find_parent(one) == _find_parent(name)]
         for begin in range(len(free)):
             columns = free[begin:]
             if rows.in_features % size or any(probe.linears[one].out_features % size for one in columns):
@@ -61,7 +61,7 @@ def derive(model: nn.Module, inputs: Any, size: int) -> dict[str, str]:
     return plan
 
 
-def _parent(name: str) -> str:
+def _find_parent(name: str) -> str:
     return name.rpartition(".")[0]
 
 
@@ -82,7 +82,7 @@ class _Probe:
             return note
 
         with self._hook({name: see(name) for name in modules}):
-            self._forward()
+            self._call_model()
         # A layer that is called twice would need the same pair each time.
         self.order = [name for name in order if calls[name] == 1]
         self.linears = {name: modules[name] for name in self.order}
@@ -90,21 +90,21 @@ class _Probe:
 
     def why_not(self, columns: Sequence[str], rows: str, size: int) -> str | None:
         """Returns why the layers are no pair; empty if they have nothing to do with each other, None if they are."""
-        others = self._other_parameter(columns, rows)
+        others = self._find_other_parameter(columns, rows)
         for rank in range(size):
-            changed = self._run({name: self._noise(self.linears[name], rank, size) for name in columns})
+            changed = self._run({name: self._make_noise(self.linears[name], rank, size) for name in columns})
             before, after = self._plain.entered[rows], changed.entered[rows]
             if before.shape != after.shape:
                 return ""
             moved = (before != after).flatten(0, -2).any(0)
             mine = torch.zeros_like(moved)
-            mine[_slice(self.linears[rows].in_features, rank, size)] = True
+            mine[_make_slice(self.linears[rows].in_features, rank, size)] = True
             if not bool(moved.any()):
                 return ""
             if bool((moved & ~mine).any()):
                 return f"features of {', '.join(columns)} mix before {rows}"
             held = self._run(
-                {name: self._noise(self.linears[name], rank, size) for name in columns}, held={rows: before}
+                {name: self._make_noise(self.linears[name], rank, size) for name in columns}, held={rows: before}
             )
             if any(not torch.equal(a, b) for a, b in zip(held.outputs, self._plain.outputs, strict=True)):
                 return f"{', '.join(columns)} reach the output by another way than {rows}"
@@ -112,14 +112,14 @@ class _Probe:
             return f"{others} acts between {', '.join(columns)} and {rows}: its gradient would be a part"
         return None
 
-    def _other_parameter(self, columns: Sequence[str], rows: str) -> str:
+    def _find_other_parameter(self, columns: Sequence[str], rows: str) -> str:
         """A parameter that reaches ``rows`` by another way than ``columns``; empty if there is none."""
         entered: list[torch.Tensor] = []
         changes: dict[str, Callable[[Any, torch.Tensor], Any]] = {name: lambda _, out: out.detach() for name in columns}
         handle = self.linears[rows].register_forward_pre_hook(lambda _, args: entered.append(args[0]))
         try:
             with self._hook(changes), torch.enable_grad():
-                self._forward()
+                self._call_model()
         finally:
             handle.remove()
         if not entered or not entered[0].requires_grad:
@@ -144,13 +144,13 @@ class _Probe:
             handles.append(linear.register_forward_pre_hook(entering))
         try:
             with self._hook(changes), torch.no_grad():
-                output = self._forward()
+                output = self._call_model()
         finally:
             for handle in handles:
                 handle.remove()
-        return _Run(tuple(one.detach().clone() for one in tensors_of(output)), entered)
+        return _Run(tuple(one.detach().clone() for one in list_tensors(output)), entered)
 
-    def _forward(self) -> Any:
+    def _call_model(self) -> Any:
         torch.manual_seed(0)
         return call(self._model, map_nested(torch.clone, self._inputs))
 
@@ -168,12 +168,12 @@ class _Probe:
                 handle.remove()
 
     @staticmethod
-    def _noise(linear: nn.Linear, rank: int, size: int) -> Callable[[Any, torch.Tensor], torch.Tensor]:
+    def _make_noise(linear: nn.Linear, rank: int, size: int) -> Callable[[Any, torch.Tensor], torch.Tensor]:
         """Moves the features of a rank."""
 
         def change(_: Any, out: torch.Tensor) -> torch.Tensor:
             changed = out.clone()
-            part = _slice(linear.out_features, rank, size)
+            part = _make_slice(linear.out_features, rank, size)
             generator = torch.Generator().manual_seed(rank)
             noise = torch.randn(changed[..., part].shape, generator=generator).to(out)
             changed[..., part] += noise
@@ -182,5 +182,5 @@ class _Probe:
         return change
 
 
-def _slice(features: int, rank: int, size: int) -> slice:
+def _make_slice(features: int, rank: int, size: int) -> slice:
     return slice(rank * features // size, (rank + 1) * features // size)

@@ -11,7 +11,7 @@ from torch import nn
 
 from pytest_gpuperf.features.parity.layouts.applying import apply
 from pytest_gpuperf.features.parity.layouts.asked import Layout, Subject
-from pytest_gpuperf.features.parity.layouts.training import SplitError, build, optimizer_of, train
+from pytest_gpuperf.features.parity.layouts.training import SplitError, build, make_optimizer, train
 from pytest_gpuperf.features.parity.on_rank import place
 from pytest_gpuperf.features.parity.records import Trace
 from pytest_gpuperf.ranks.context import Context
@@ -22,7 +22,7 @@ _OTHER_WEIGHTS = 7919
 """Added to the seed of a model whose weights a checkpoint shall replace."""
 
 
-def whole_run(ctx: Context, subject: Subject, layout: Layout, plan: Mapping[str, str], folder: str) -> Trace | str:
+def run_whole(ctx: Context, subject: Subject, layout: Layout, plan: Mapping[str, str], folder: str) -> Trace | str:
     """Trains all steps, and saves a checkpoint after the first; returns why the model cannot be split, if so.
 
     Args:
@@ -36,7 +36,7 @@ def whole_run(ctx: Context, subject: Subject, layout: Layout, plan: Mapping[str,
     try:
         model = build(subject).to(ctx.device)
         split = apply(ctx, subject, layout, model, plan)
-        optimizer = optimizer_of(subject, model)
+        optimizer = make_optimizer(subject, model)
 
         def finish(step: int) -> None:
             if step == SAVED_AFTER and subject.steps > SAVED_AFTER:
@@ -60,7 +60,7 @@ def resume_run(ctx: Context, subject: Subject, layout: Layout, plan: Mapping[str
     torch.set_num_threads(1)
     model = build(subject, subject.seed + _OTHER_WEIGHTS).to(ctx.device)
     split = apply(ctx, subject, layout, model, plan)
-    optimizer = optimizer_of(subject, model)
+    optimizer = make_optimizer(subject, model)
     load(model, optimizer, Path(folder))
     return place(train(subject, model, split.wrapped, optimizer, split.shares, after=SAVED_AFTER), ctx)
 
@@ -69,7 +69,7 @@ def save(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> No
     """Saves by torch.distributed.checkpoint."""
     import torch.distributed.checkpoint as dcp
 
-    dcp.save(_state(model, optimizer), checkpoint_id=folder)
+    dcp.save(_read_state(model, optimizer), checkpoint_id=folder)
 
 
 def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
@@ -77,12 +77,12 @@ def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> No
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import set_state_dict
 
-    state = _state(model, optimizer)
+    state = _read_state(model, optimizer)
     dcp.load(state, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _read_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
     weights, moments = get_state_dict(model, optimizer)

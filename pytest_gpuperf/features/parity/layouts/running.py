@@ -17,9 +17,9 @@ from pytest_gpuperf.features.parity.layouts.applying import refuse
 from pytest_gpuperf.features.parity.layouts.asked import Layout, Subject
 from pytest_gpuperf.features.parity.layouts.attention import require_attention
 from pytest_gpuperf.features.parity.layouts.plans import derive
-from pytest_gpuperf.features.parity.layouts.programs import SAVED_AFTER, resume_run, save, whole_run
+from pytest_gpuperf.features.parity.layouts.programs import SAVED_AFTER, resume_run, run_whole, save
 from pytest_gpuperf.features.parity.layouts.table import Result, Row
-from pytest_gpuperf.features.parity.layouts.training import SplitError, batch_of, build, reference
+from pytest_gpuperf.features.parity.layouts.training import SplitError, batch_of, build, train_reference
 from pytest_gpuperf.features.parity.records import Trace
 from pytest_gpuperf.features.parity.reference import References
 from pytest_gpuperf.features.parity.report import Report
@@ -83,7 +83,7 @@ class _Attempts:
         self._layouts = layouts
         self._folder = folder
         self._gpus = gpus
-        self._references = References(lambda: reference(subject), subject.seed)
+        self._references = References(lambda: train_reference(subject), subject.seed)
         self._plans: dict[int, Mapping[str, str]] = {}
         self.rows: list[Row] = []
 
@@ -102,15 +102,15 @@ class _Attempts:
 
     def run(self, ranks: Ranks) -> None:
         """Tries each layout from the start, then from checkpoints."""
-        rows = {layout: self._from_start(ranks, layout) for layout in self._layouts}
+        rows = {layout: self._try_from_start(ranks, layout) for layout in self._layouts}
         right = [layout for layout, row in rows.items() if row.result is Result.RIGHT]
         for layout, row in rows.items():
             self.rows.append(row)
             # The checkpoint of a wrong run would be wrong too.
             if layout in right and self._subject.steps > SAVED_AFTER:
-                self.rows += self._from_checkpoints(ranks, layout, right)
+                self.rows += self._try_from_checkpoints(ranks, layout, right)
 
-    def _from_start(self, ranks: Ranks, layout: Layout) -> Row:
+    def _try_from_start(self, ranks: Ranks, layout: Layout) -> Row:
         start = "step 1"
         if self._gpus and layout.world > self._gpus:
             why = f"it has {layout.world} ranks, and --gpus is {self._gpus}"
@@ -122,9 +122,11 @@ class _Attempts:
             plan = self._plan(layout)
         except SplitError as error:
             return Row(layout.name, start, Result.NOT_TRIED, why=str(error))
-        return self._row(layout, start, lambda: self._on(ranks, layout, whole_run, plan, layout.name), after=0)
+        return self._judge_run(
+            layout, start, lambda: self._run_program(ranks, layout, run_whole, plan, layout.name), after=0
+        )
 
-    def _from_checkpoints(self, ranks: Ranks, layout: Layout, right: Sequence[Layout]) -> Iterator[Row]:
+    def _try_from_checkpoints(self, ranks: Ranks, layout: Layout, right: Sequence[Layout]) -> Iterator[Row]:
         other = right[(right.index(layout) + 1) % len(right)].name
         if other == layout.name:
             self._save_one_device()
@@ -133,11 +135,11 @@ class _Attempts:
         for source, start in ((layout.name, "its checkpoint"), (other, f"that of {other}")):
 
             def traces(source: str = source) -> list[Trace] | str:
-                return self._on(ranks, layout, resume_run, plan, source)
+                return self._run_program(ranks, layout, resume_run, plan, source)
 
-            yield self._row(layout, start, traces, after=SAVED_AFTER)
+            yield self._judge_run(layout, start, traces, after=SAVED_AFTER)
 
-    def _on(
+    def _run_program(
         self, ranks: Ranks, layout: Layout, program: Callable[..., Trace | str], plan: Mapping[str, str], source: str
     ) -> list[Trace] | str:
         """The traces of the ranks, or why there are none."""
@@ -146,7 +148,7 @@ class _Attempts:
         whys = [one for one in traces if isinstance(one, str)]
         return whys[0] if whys else [one for one in traces if isinstance(one, Trace)]
 
-    def _row(self, layout: Layout, start: str, traces: Callable[[], list[Trace] | str], *, after: int) -> Row:
+    def _judge_run(self, layout: Layout, start: str, traces: Callable[[], list[Trace] | str], *, after: int) -> Row:
         try:
             found = traces()
             if isinstance(found, str):
@@ -155,7 +157,7 @@ class _Attempts:
         except Exception as error:  # what the user's model raises under an API is the answer
             lines = str(error).strip().splitlines() or [""]
             return Row(layout.name, start, Result.FAILED, why=f"{type(error).__name__}: {lines[0]}")
-        return _row_of(layout, start, report)
+        return _make_row(layout, start, report)
 
     def _plan(self, layout: Layout) -> Mapping[str, str]:
         """The derived plan of tensor parallelism.
@@ -183,10 +185,10 @@ class _Attempts:
                 save(model, optimizer, self._folder / ONE_DEVICE.replace(" ", "-"))
 
         with self._references.alike():
-            reference(self._subject, finish)
+            train_reference(self._subject, finish)
 
 
-def _row_of(layout: Layout, start: str, report: Report) -> Row:
+def _make_row(layout: Layout, start: str, report: Report) -> Row:
     verdict = report.verdict
     if verdict.first is None:
         return Row(layout.name, start, Result.RIGHT, report.slack)

@@ -33,7 +33,7 @@ class Row:
     """Why it was not tried, or what it raised."""
 
 
-def lines(rows: Sequence[Row]) -> list[str]:
+def format_table(rows: Sequence[Row]) -> list[str]:
     """Returns the table."""
     cells = [("layout", "from", "result", "slack", "first wrong tensor, cause")]
     for row in rows:
@@ -46,7 +46,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
     return [*table, ", ".join(f"{count} {result.value.lower()}" for result, count in counts.items() if count)]
 
 
-def status(rows: Sequence[Row]) -> int:
+def compute_status(rows: Sequence[Row]) -> int:
     """Returns the exit status: 0 if all is right, 1 if something is wrong, 4 if something was not judged."""
     results = {row.result for row in rows}
     if Result.WRONG in results:

@@ -38,7 +38,7 @@ def build(subject: Subject, seed: int | None = None) -> nn.Module:
     return model
 
 
-def optimizer_of(subject: Subject, model: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(subject: Subject, model: nn.Module) -> torch.optim.Optimizer:
     """Makes the user's optimizer, or AdamW."""
     make = subject.function("optimizer")
     if make is None:
@@ -79,7 +79,7 @@ def map_nested(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> An
     return value
 
 
-def tensors_of(value: Any) -> list[torch.Tensor]:
+def list_tensors(value: Any) -> list[torch.Tensor]:
     """The tensors of tuples, lists and dictionaries."""
     found: list[torch.Tensor] = []
 
@@ -98,7 +98,7 @@ def call(model: nn.Module, inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
 
 
-def loss_of(subject: Subject, output: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def compute_loss(subject: Subject, output: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the sum of the losses of a batch, and their number.
 
     A user's loss returns this pair, or a mean; the mean counts as one over all targets.
@@ -113,7 +113,7 @@ def loss_of(subject: Subject, output: Any, targets: Any) -> tuple[torch.Tensor, 
             return loss[0], torch.as_tensor(loss[1], device=loss[0].device)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise TypeError(f"{subject.loss} returned no number, expected a mean, or a sum and a count")
-        count = sum(tensor.numel() for tensor in tensors_of(targets)[:1])
+        count = sum(tensor.numel() for tensor in list_tensors(targets)[:1])
         return loss * count, torch.tensor(count, device=loss.device)
     if not isinstance(output, torch.Tensor) or not isinstance(targets, torch.Tensor):
         raise TypeError(
@@ -173,20 +173,20 @@ def train(
             whole = batch_of(subject, step, device)
             inputs, targets = shares.cut(whole)
             with shares.within((inputs, targets)):
-                total, count = loss_of(subject, call(wrapped, inputs), targets)
+                total, count = compute_loss(subject, call(wrapped, inputs), targets)
                 loss = total / shares.total(count)
                 (loss * shares.averaged).backward()
-            losses.append(_loss(step, shares.total(loss.detach())))
+            losses.append(_make_loss_record(step, shares.total(loss.detach())))
             optimizer.step()
             finished(step)
-    return Trace(dict(_in_order(trace, losses)), trace.titles, trace.meshes, trace.products)
+    return Trace(dict(_merge_losses(trace, losses)), trace.titles, trace.meshes, trace.products)
 
 
-def _loss(step: int, loss: torch.Tensor) -> Record:
+def _make_loss_record(step: int, loss: torch.Tensor) -> Record:
     return Record(Key(step, Kind.VALUE, f"loss of step {step}"), loss.cpu())
 
 
-def _in_order(trace: Trace, losses: Sequence[Record]) -> Iterator[tuple[Key, Record]]:
+def _merge_losses(trace: Trace, losses: Sequence[Record]) -> Iterator[tuple[Key, Record]]:
     """The records, with each loss behind the outputs of its step."""
     waiting = list(losses)
     for key, record in trace.records.items():
@@ -197,7 +197,7 @@ def _in_order(trace: Trace, losses: Sequence[Record]) -> Iterator[tuple[Key, Rec
     yield from ((record.key, record) for record in waiting)
 
 
-def reference(
+def train_reference(
     subject: Subject, finished: Callable[[nn.Module, torch.optim.Optimizer, int], None] = lambda *_: None
 ) -> Trace:
     """Trains on one device.
@@ -207,5 +207,5 @@ def reference(
         finished: is called with model, optimizer and step at the end of each step.
     """
     model = build(subject)
-    optimizer = optimizer_of(subject, model)
+    optimizer = make_optimizer(subject, model)
     return train(subject, model, model, optimizer, Shares(), finished=lambda step: finished(model, optimizer, step))

@@ -74,7 +74,7 @@ class Arms:
             *(f"{name}={value}" if value else f"{name} not set" for name, value in variables.items()),
         ]
         name = f"the present code with {', '.join(other)}" if other else "the present code"
-        return self._arm(name, self._next(), None, python, lambda: None, variables)
+        return self._make_arm(name, self._make_folder(), None, python, lambda: None, variables)
 
     def of(self, commit: str, python: str | None = None, build: str | None = None) -> ChildArm:
         """A commit, in a worktree of its own.
@@ -88,7 +88,7 @@ class Arms:
             CannotRace: the commit is gone, cannot be checked out, or the command fails.
         """
         repository = Repository.of(self._blueprint.rootdir)
-        folder = self._next()
+        folder = self._make_folder()
         if remove_leftovers():
             prune(repository)
         worktree = Worktree.of(repository, commit, folder)
@@ -97,7 +97,7 @@ class Arms:
             if build is not None:
                 build_in(worktree.folder, build, folder / "build.log")
             redirect = Redirect.of(repository.top, worktree.folder)
-            there = self._on_nodes(repository, worktree, build)
+            there = self._keep_on_nodes(repository, worktree, build)
         except BaseException:
             worktree.close()
             raise
@@ -108,12 +108,12 @@ class Arms:
             worktree.close()
 
         try:
-            return self._arm(name, folder, redirect, python, remove, of_node=there.told)
+            return self._make_arm(name, folder, redirect, python, remove, of_node=there.told)
         except BaseException:
             remove()
             raise
 
-    def _on_nodes(self, repository: Repository, worktree: Worktree, build: str | None) -> KeptOnNodes:
+    def _keep_on_nodes(self, repository: Repository, worktree: Worktree, build: str | None) -> KeptOnNodes:
         """The commit on the other nodes of the run."""
         if self._nodes is None:
             return NothingKept()
@@ -130,14 +130,14 @@ class Arms:
             self._folder.close()
             self._folder = None
 
-    def _next(self) -> Path:
+    def _make_folder(self) -> Path:
         if self._folder is None:
             self._folder = RaceFolder.new()
         folder = self._folder.path / str(len(list(self._folder.path.iterdir())))
         folder.mkdir()
         return folder
 
-    def _arm(
+    def _make_arm(
         self,
         name: str,
         folder: Path,
@@ -152,7 +152,7 @@ class Arms:
             _move_to_worktree(blueprint.rootdir, redirect),
             _move_to_worktree(blueprint.directory, redirect),
         )
-        files, unknown = _files(name, root, self._tests)
+        files, unknown = _list_files(name, root, self._tests)
         ini = None if blueprint.inipath is None else _move_to_worktree(blueprint.inipath, redirect)
         config = () if ini is None or not ini.is_file() else ("-c", str(ini))
         # Without pytest's cache there is no such key, and strict settings refuse it.
@@ -196,7 +196,7 @@ def _move_to_worktree(path: Path, redirect: Redirect | None) -> Path:
     return path if redirect is None or not redirect.covers(str(path)) else Path(redirect.map_path(str(path)))
 
 
-def _files(name: str, root: Path, tests: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def _list_files(name: str, root: Path, tests: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The files to collect, and the tests whose files are not there, with the reason."""
     files: dict[str, None] = {}
     unknown = {}

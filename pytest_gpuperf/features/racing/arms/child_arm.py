@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from pytest_gpuperf.features.racing.arms.arm import Measured
 from pytest_gpuperf.features.racing.arms.messages import Collected, Launch, Launched, Start
-from pytest_gpuperf.ranks.boot import command
+from pytest_gpuperf.ranks.boot import make_command
 from pytest_gpuperf.ranks.channel import Channel
 from pytest_gpuperf.repository import CannotRace
 
@@ -88,7 +88,7 @@ class ChildArm:
         try:
             with setting.log.open("ab") as log:
                 self._process = subprocess.Popen(
-                    command(_SOURCE, str(theirs.fileno()), str(os.getpid()), python=setting.python),
+                    make_command(_SOURCE, str(theirs.fileno()), str(os.getpid()), python=setting.python),
                     cwd=setting.directory,
                     env=setting.environ,
                     pass_fds=[theirs.fileno()],

@@ -20,7 +20,7 @@ def list_loaded_code(context: object, folder: str) -> list[str]:
     inside = os.path.join(folder, "")
     folders: dict[str, str] = {}  # to resolve the same few hundred folders for thousands of files takes too long
     found = set()
-    for file in (*_modules(), *_list_mapped()):
+    for file in (*_iterate_modules(), *_list_mapped()):
         parent, name = os.path.split(file)
         if parent not in folders:
             folders[parent] = os.path.realpath(parent)
@@ -32,7 +32,7 @@ def list_loaded_code(context: object, folder: str) -> list[str]:
     return sorted(found)
 
 
-def _modules() -> Iterator[str]:
+def _iterate_modules() -> Iterator[str]:
     for module in list(sys.modules.values()):
         try:
             file = vars(module).get("__file__")

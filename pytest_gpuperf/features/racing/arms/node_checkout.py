@@ -14,7 +14,7 @@ from pytest_gpuperf.features.racing.arms.building import build_in
 from pytest_gpuperf.features.racing.arms.folder import RaceFolder, remove_leftovers
 from pytest_gpuperf.features.racing.arms.redirect import Redirect
 from pytest_gpuperf.features.racing.arms.worktree import Worktree, prune
-from pytest_gpuperf.git import GitFailed, git
+from pytest_gpuperf.git import GitFailed, run_git
 from pytest_gpuperf.repository import CannotRace, NoRepository, Repository
 
 State = tuple[str, str]
@@ -138,6 +138,6 @@ def clone(top: Path, sha: str) -> Repository:
 def _is_whole(folder: Path, sha: str) -> bool:
     """Whether git reads a checkout of the commit there, which it cannot if the folder belongs to another clone."""
     try:
-        return git(folder, "rev-parse", "HEAD") == sha
+        return run_git(folder, "rev-parse", "HEAD") == sha
     except GitFailed:
         return False

@@ -65,11 +65,11 @@ class Redirect:
 
     def covers(self, path: str) -> bool:
         """Whether a file or folder is one of the repository's own."""
-        return bool(self._ours(path))
+        return bool(self._list_own_names(path))
 
     def map_path(self, path: str) -> str:
         """The place where the worktree has the file or folder; it need not exist."""
-        places = [self.worktree + one[len(self.repository) :] for one in self._ours(path)]
+        places = [self.worktree + one[len(self.repository) :] for one in self._list_own_names(path)]
         return next(filter(os.path.exists, places), places[0])
 
     def present(self, path: str) -> str | None:
@@ -83,11 +83,11 @@ class Redirect:
         mapped = self.map_path(path)
         return mapped if os.path.exists(mapped) else path
 
-    def strays(self, files: Iterable[str]) -> list[str]:
+    def list_strays(self, files: Iterable[str]) -> list[str]:
         """The files that should have come from the worktree."""
         return [file for file in files if self.covers(file)]
 
-    def _ours(self, path: str) -> list[str]:
+    def _list_own_names(self, path: str) -> list[str]:
         # By its name and by what links lead to: setuptools' strict mode fills a folder with links.
         names = dict.fromkeys([os.path.normpath(path), os.path.realpath(path)])
         return [name for name in names if _is_in(name, self.repository) and not self._is_kept(name)]
@@ -124,26 +124,26 @@ class Finder:
         counterparts = [self.redirect.present(folder) for folder in path if isinstance(folder, str)]
         spec = PathFinder.find_spec(fullname, [folder for folder in counterparts if folder is not None])
         if spec is not None and spec.origin is not None and spec.has_location:
-            raise self._missing(spec, spec.origin, self.redirect.map_path(spec.origin))
+            raise self._make_error(spec, spec.origin, self.redirect.map_path(spec.origin))
 
     def _redirect(self, spec: ModuleSpec) -> ModuleSpec:
         if spec.origin is None or not spec.has_location:
-            return self._namespace(spec)
+            return self._redirect_namespace(spec)
         if not self.redirect.covers(spec.origin):
             return spec
         file = self.redirect.map_path(spec.origin)
         if os.path.isfile(file):
-            return _at(spec, file)
+            return _make_spec(spec, file)
         # A module may have become a package since, or the reverse.
         folder = os.path.dirname(file)
         found = PathFinder.find_spec(
             spec.name, [os.path.dirname(folder) if spec.submodule_search_locations else folder]
         )
         if found is None:
-            raise self._missing(spec, spec.origin, file)
+            raise self._make_error(spec, spec.origin, file)
         return found
 
-    def _namespace(self, spec: ModuleSpec) -> ModuleSpec:
+    def _redirect_namespace(self, spec: ModuleSpec) -> ModuleSpec:
         folders = list(spec.submodule_search_locations or ())
         if not any(map(self.redirect.covers, folders)):
             return spec
@@ -153,15 +153,15 @@ class Finder:
                 here.append(folder)
             elif os.path.isdir(other := self.redirect.map_path(folder)):
                 if os.path.isfile(init := os.path.join(other, _INIT)):
-                    return _at(spec, init)
+                    return _make_spec(spec, init)
                 here.append(other)
         if not any(map(os.path.isdir, here)):
-            raise self._missing(spec, folders[0], self.redirect.map_path(folders[0]))
+            raise self._make_error(spec, folders[0], self.redirect.map_path(folders[0]))
         namespace = ModuleSpec(spec.name, None, is_package=True)
         namespace.submodule_search_locations = here
         return namespace
 
-    def _missing(self, spec: ModuleSpec, found: str, expected: str) -> ImportError:
+    def _make_error(self, spec: ModuleSpec, found: str, expected: str) -> ImportError:
         what = f"No module named {spec.name!r} in the old code: {found} has no counterpart {expected}"
         if found.endswith(tuple(EXTENSION_SUFFIXES)):
             cure = "it is compiled: pass --against-build COMMAND, which builds the old code in its worktree"
@@ -201,7 +201,7 @@ def _install() -> Iterator[Any]:
     return (finder for finder in list(sys.meta_path) if isinstance(finder, Finder))
 
 
-def _at(spec: ModuleSpec, file: str) -> ModuleSpec:
+def _make_spec(spec: ModuleSpec, file: str) -> ModuleSpec:
     """The specification of the same module in another file."""
     # pytest's loader, which rewrites assertions, takes the file from the specification; others hold their own.
     loader = None if spec.loader is None or isinstance(spec.loader, _LOADERS) else spec.loader

@@ -21,6 +21,6 @@ def list_loaded_strays(context: object, folder: str, old: bool) -> list[str]:
     if redirect is None:
         return files if old else []
     if redirect.repository == folder:
-        return redirect.strays(files)
+        return redirect.list_strays(files)
     there = Redirect.of(Path(folder), Path(redirect.worktree))
-    return [*there.strays(files), *redirect.strays(list_loaded_code(context, redirect.repository))]
+    return [*there.list_strays(files), *redirect.list_strays(list_loaded_code(context, redirect.repository))]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuperf.git import GitFailed, git
+from pytest_gpuperf.git import GitFailed, run_git
 from pytest_gpuperf.repository import CannotRace, Repository
 
 _CHECKOUT = 900.0  # seconds; a large repository, whose large files come over the network
@@ -61,23 +61,23 @@ def prune(repository: Repository) -> None:
 
 def _add_worktree(checkout: Path, sha: str, folder: Path) -> Iterator[tuple[Path, Path]]:
     try:
-        git(checkout, "worktree", "add", "--detach", "--force", str(folder), sha, timeout=_CHECKOUT)
+        run_git(checkout, "worktree", "add", "--detach", "--force", str(folder), sha, timeout=_CHECKOUT)
         # In the checkout, which git may trust while it does not trust the temporary folder.
-        tree = git(checkout, "ls-tree", "-r", "-z", "--full-tree", sha)
+        tree = run_git(checkout, "ls-tree", "-r", "-z", "--full-tree", sha)
     except GitFailed as error:
-        raise _cannot(checkout, sha, folder, str(error)) from error
+        raise _make_error(checkout, sha, folder, str(error)) from error
     yield checkout, folder
     for entry in filter(None, tree.split("\0")):
         facts, _, name = entry.partition("\t")
         mode, _, link = facts.split()
         present = checkout / name
         if mode == _GITLINK and (present / ".git").exists():  # else the present code does without it, too
-            yield from _submodule(present, link, folder / name)
+            yield from _add_submodule(present, link, folder / name)
 
 
-def _submodule(present: Path, sha: str, folder: Path) -> Iterator[tuple[Path, Path]]:
+def _add_submodule(present: Path, sha: str, folder: Path) -> Iterator[tuple[Path, Path]]:
     try:
-        git(present, "cat-file", "-e", f"{sha}^{{commit}}")
+        run_git(present, "cat-file", "-e", f"{sha}^{{commit}}")
     except GitFailed as error:
         raise CannotRace(
             f"the submodule {present} has no commit {sha[:12]}, which the old code asks for: run "
@@ -86,7 +86,7 @@ def _submodule(present: Path, sha: str, folder: Path) -> Iterator[tuple[Path, Pa
     yield from _add_worktree(present, sha, folder)
 
 
-def _cannot(checkout: Path, sha: str, folder: Path, text: str) -> CannotRace:
+def _make_error(checkout: Path, sha: str, folder: Path, text: str) -> CannotRace:
     what = f"commit {sha[:12]} of {checkout} cannot be checked out in {folder}"
     if "smudge" in text or "lfs" in text.lower():
         return CannotRace(
@@ -101,7 +101,7 @@ def _cannot(checkout: Path, sha: str, folder: Path, text: str) -> CannotRace:
 def _remove(parts: list[tuple[Path, Path]] | tuple[tuple[Path, Path], ...]) -> None:
     for checkout, folder in reversed(parts):
         try:
-            git(checkout, "worktree", "remove", "--force", "--force", str(folder))
+            run_git(checkout, "worktree", "remove", "--force", "--force", str(folder))
         except GitFailed:  # it was never finished, or somebody has removed it
             shutil.rmtree(folder, ignore_errors=True)
             _forget(checkout)
@@ -109,4 +109,4 @@ def _remove(parts: list[tuple[Path, Path]] | tuple[tuple[Path, Path], ...]) -> N
 
 def _forget(checkout: Path) -> None:
     with suppress(GitFailed):  # git forgets them by itself after three months (gc.worktreePruneExpire)
-        git(checkout, "worktree", "prune")
+        run_git(checkout, "worktree", "prune")
