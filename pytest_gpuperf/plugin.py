@@ -221,12 +221,12 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
     """The ranks that the test's ``ranks`` marker asks for; ``ranks.run(program)`` runs a program on them."""
     # Session scope, so that hypothesis sees no function-scoped fixture; what is a test's own is kept
     # in the session by hooks.
-    given: Ranks = begin(request.config).ranks_of(request)
+    given: Ranks = begin(request.config).make_ranks(request)
     return given
 
 
 @pytest.fixture
 def perf(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
     """Times programs on the test's ranks: ``measure``, ``compare``, and ``check`` against baselines."""
-    given: Perf = begin(request.config).perf_of(request, ranks)
+    given: Perf = begin(request.config).make_perf(request, ranks)
     return given

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuperf.figures.student import upper_quantile
-from pytest_gpuperf.verdicts.history import spread_of
+from pytest_gpuperf.verdicts.history import compute_spread
 
 FLOOR, PRIOR_DOF, KMIN, KMAX = 0.003, 10.0, 5, 25
 DETECT, LEAST = math.log(1.05), math.log(1.015)
@@ -35,8 +35,8 @@ def known(machines: Mapping[str, Sequence[float]], here: str) -> Known:
     everything = [log for logs in machines.values() for log in logs]
     own = machines.get(here, ())
     if len(own) < FEWEST_OWN or len(own) == len(everything):
-        return Known(len(everything), statistics.median(everything), *spread_of([everything]))
-    (alone, few), (within, dof) = spread_of([own]), spread_of(list(machines.values()))
+        return Known(len(everything), statistics.median(everything), *compute_spread([everything]))
+    (alone, few), (within, dof) = compute_spread([own]), compute_spread(list(machines.values()))
     return Known(len(own), statistics.median(own), max(alone, within), few if alone > SURELY_WIDER * within else dof)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pytest_gpuperf.baselines import json_files, results
 from pytest_gpuperf.baselines.differences import differing, find_usual
-from pytest_gpuperf.baselines.losses import change_of, describe_mismatch
+from pytest_gpuperf.baselines.losses import compute_change, describe_mismatch
 from pytest_gpuperf.baselines.match import FOLDER, describe_difference
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines, MetricBaseline, require_figures
 
@@ -34,7 +34,7 @@ class Pair:
         """The second centre's change from the first; above 0 is better. None if they cannot be compared."""
         if self.first is None or self.second is None or self.unlike:
             return None
-        return change_of(self.first.better, self.first.center, self.second.center)
+        return compute_change(self.first.better, self.first.center, self.second.center)
 
 
 @dataclass(frozen=True, slots=True)

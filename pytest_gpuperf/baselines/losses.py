@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.schema import Anchor, Change, MetricBaseline, TestBaseline
+from pytest_gpuperf.figures.comparable import find_mismatch
 from pytest_gpuperf.figures.metric import Better
 
 
@@ -45,7 +46,7 @@ def find_losses(test: str, old: TestBaseline, new: TestBaseline, minimum_slowdow
             earlier.append((metric.anchor.center, metric.anchor))
         for before, anchor in earlier:
             if compute_gain(metric.better, before, center) < -math.log1p(minimum_slowdown):
-                change = change_of(metric.better, before, center)
+                change = compute_change(metric.better, before, center)
                 found.append(Loss(test, name, metric.unit, before, center, change, minimum_slowdown, anchor))
                 break
     return found
@@ -62,11 +63,8 @@ def find_comparable(old: TestBaseline, new: TestBaseline) -> Mapping[str, Metric
 
 def describe_mismatch(name: str, one: MetricBaseline, other: MetricBaseline) -> str:
     """Why figures of the two cannot be compared; empty where they can."""
-    for what in ("unit", "better", "clock"):
-        before, after = getattr(one, what), getattr(other, what)
-        if before != after and (what != "clock" or (before and after)):
-            return f"{what} of {cut(name)} was {cut(before)!r} and is {cut(after)!r}"
-    return ""
+    what = find_mismatch(one, other)
+    return f"{what} of {cut(name)} was {cut(getattr(one, what))!r} and is {cut(getattr(other, what))!r}" if what else ""
 
 
 def compute_gain(better: Better, old: float, new: float) -> float:
@@ -83,6 +81,6 @@ def find_changes(old: TestBaseline, new: TestBaseline) -> dict[str, Change]:
     }
 
 
-def change_of(better: Better, old: float, new: float) -> float:
+def compute_change(better: Better, old: float, new: float) -> float:
     """The new figure relative to the old one, as a fraction; above 0 is better, whichever direction that is."""
     return new / old - 1 if better == "higher" else 1 - new / old

@@ -42,7 +42,7 @@ def select_settings(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: environ[name] for name in sorted(environ) if name.startswith(SETTINGS) or name in MORE_SETTINGS}
 
 
-def commit_of(folder: Path) -> str:
+def read_commit(folder: Path) -> str:
     """The commit that is checked out."""
     commit = _run_git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
     # A runner may work on an export without history; GitHub's tell the commit in any case. That of a pull request is a
@@ -60,7 +60,7 @@ def is_dirty(folder: Path) -> bool:
 def stamp(folder: Path, reason: str) -> Stamp:
     """What a file keeps of an update that is made now."""
     return Stamp(
-        at=read_time(), commit=commit_of(folder), author=_run_git(folder, "config", "user.name"), reason=reason
+        at=read_time(), commit=read_commit(folder), author=_run_git(folder, "config", "user.name"), reason=reason
     )
 
 

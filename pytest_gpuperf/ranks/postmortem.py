@@ -327,11 +327,11 @@ def _find_difference(ending: Raised, first: Ending | None) -> str:
     assert isinstance(first, Raised)
     if _format_headline(ending) != _format_headline(first):
         return _format_headline(ending)
-    mine, theirs = (_own_lines(one.message) for one in (ending, first))
+    mine, theirs = (_list_own_lines(one.message) for one in (ending, first))
     return next((line for line in mine if line not in theirs), "")
 
 
-def _own_lines(message: str) -> list[str]:
+def _list_own_lines(message: str) -> list[str]:
     """Return a message's lines without those by which pytest explains an assertion, which name objects by address."""
     return [line.strip() for line in message.splitlines() if not line.lstrip().startswith("+")]
 

@@ -6,7 +6,7 @@ Verdicts store a change whose sign is good or bad. A reader sees a time, and exp
 from __future__ import annotations
 
 from pytest_gpuperf.figures.metric import Better
-from pytest_gpuperf.report.units import format_percent, scale_of
+from pytest_gpuperf.report.units import choose_scale, format_percent
 from pytest_gpuperf.verdicts.share import Share
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -23,7 +23,7 @@ def format_change(change: float, better: Better, unit: str, value: float) -> str
         unit: Of the value.
         value: Which chooses the prefix of the unit.
     """
-    quantity = _QUANTITIES.get(unit) or scale_of(value, unit)[1]
+    quantity = _QUANTITIES.get(unit) or choose_scale(value, unit)[1]
     return f"{format_percent(_convert_change(change, better), signed=True)} {quantity}"
 
 

@@ -42,7 +42,7 @@ class Console:
         if rest:
             self._open[rank, title, stream] = rest
 
-    def end_of_test(self) -> None:
+    def end_lines(self) -> None:
         """Prints what ranks began to print and did not end with a newline."""
         for (_, title, _), rest in sorted(self._open.items()):
             print(_escape_text(f"[{title}] {rest}"), flush=True)

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.report.kinds import KINDS
-from pytest_gpuperf.report.place import Place, extract_message, place_of
+from pytest_gpuperf.report.place import Place, extract_message, find_place
 from pytest_gpuperf.report.properties import has_failed_by_itself, is_final, read_unchecked, read_verdicts
 from pytest_gpuperf.report.shown import Collected, Shown
 from pytest_gpuperf.report.undecided_lines import is_unraced
@@ -84,7 +84,7 @@ class Findings:
         verdicts = read_verdicts(report)
         if report.when == "call" and verdicts is not None:
             self.verdicts += verdicts
-            self.places.update((verdict.test, place_of(report)) for verdict in verdicts)
+            self.places.update((verdict.test, find_place(report)) for verdict in verdicts)
         if report.when == "call":
             self.unchecked += [(report.nodeid, name) for name in read_unchecked(report)]
             self.shown.take(report)
@@ -95,7 +95,7 @@ class Findings:
             worst = self._outcomes.get(report.nodeid)
             self._outcomes[report.nodeid] = "failed" if worst == "failed" else report.outcome
         if has_failed_by_itself(report, failing=any(verdict.fails for verdict in verdicts or [])):
-            self.failures.append(Failure(report.nodeid, report.when, extract_message(report), place_of(report)))
+            self.failures.append(Failure(report.nodeid, report.when, extract_message(report), find_place(report)))
         test = report.nodeid.partition("[")[0]
         # A test with verdicts ran, also where nothing could be decided.
         if report.skipped and verdicts is None and isinstance(report.longrepr, tuple):

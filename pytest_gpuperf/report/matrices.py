@@ -10,7 +10,7 @@ from pytest_gpuperf.figures.matrix import Matrix
 from pytest_gpuperf.report.forms import MatrixForm
 from pytest_gpuperf.report.shown import Shown
 from pytest_gpuperf.report.table import Line
-from pytest_gpuperf.report.units import format_count, format_percent, format_value, scale_of
+from pytest_gpuperf.report.units import choose_scale, format_count, format_percent, format_value
 
 _SMALL = 8  # ranks whose pairs fit a line of 80 columns
 _NAMED = 4  # pairs; a GPU whose every link is slow fills the rest of a line
@@ -39,7 +39,7 @@ def format_matrices(matrices: Sequence[Mapping[str, Any]]) -> list[Line]:
         table = parse_matrix(one)
         if len(table.rows) > _SMALL:
             continue
-        scale, symbol = scale_of(table.median, table.unit)
+        scale, symbol = choose_scale(table.median, table.unit)
         slow = {(cell.row, cell.column) for cell in table.slow}
         places = range(len(table.rows))
         what = "host" if table.names else "rank"

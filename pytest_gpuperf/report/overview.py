@@ -10,7 +10,7 @@ from typing import Any
 from pytest_gpuperf.report.change import compute_stored_change, show_change
 from pytest_gpuperf.report.curves import describe_curve
 from pytest_gpuperf.report.headline import TestFigures, group_by_test
-from pytest_gpuperf.report.table import Line, choose_colour, count_lines, shorten
+from pytest_gpuperf.report.table import Line, choose_colour, describe_counts, shorten
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 from pytest_gpuperf.report.verdict_line import VerdictCommands, describe_outcome, list_details
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome, Reason
@@ -62,7 +62,7 @@ class Overview:
             *self._list_by_file(shown),
             *_describe_counts(counts),
             *self._describe_unjudged(),
-            Line(count_lines(self.verdicts)),
+            Line(describe_counts(self.verdicts)),
         ]
 
     def _format_row(self, cells: Sequence[str], indent: int) -> str:
@@ -173,4 +173,4 @@ def describe_smoke(verdicts: Sequence[Verdict]) -> list[Line]:
     broken = {verdict.test for verdict in verdicts if verdict.outcome.effect is Effect.FAILS}
     tried, figures = format_count(len(tests), "perf test"), format_count(len(verdicts), "metric")
     lines = [Line(f"{tried} ran and handed over {figures}; --smoke judges none")]
-    return lines if not broken else [*lines, Line(count_lines(verdicts))]
+    return lines if not broken else [*lines, Line(describe_counts(verdicts))]

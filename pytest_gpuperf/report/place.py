@@ -17,7 +17,7 @@ class Place:
     """1 and up; None if unknown."""
 
 
-def place_of(report: pytest.TestReport) -> Place:
+def find_place(report: pytest.TestReport) -> Place:
     """Returns where the test is; pytest counts lines from 0."""
     file, line, _ = report.location
     return Place(file, None if line is None else line + 1)

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuperf.baselines.plain import OMITTED
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
-from pytest_gpuperf.report.place import extract_message, place_of
+from pytest_gpuperf.report.place import extract_message, find_place
 from pytest_gpuperf.report.properties import is_final
 
 End: TypeAlias = Literal["passed", "failed", "skipped"]
@@ -57,7 +57,7 @@ class RanTests:
         """Takes note of one phase of a test."""
         if not is_final(report) or RANKS_KEYWORD not in report.keywords:
             return
-        place = place_of(report)
+        place = find_place(report)
         before = self._ran.get(report.nodeid, Ran(report.nodeid, "passed", file=place.file, line=place.line or 0))
         ran = replace(before, seconds=before.seconds + report.duration, properties=_read_own_properties(report))
         if report.failed and before.outcome != "failed":

@@ -172,7 +172,7 @@ class RunJournal:
             hook = self._config.hook
             data = hook.pytest_report_to_serializable(config=self._config, report=report)
             # xdist's controller adds the worker, an object of this process alone.
-            self._write(_report_line({name: value for name, value in data.items() if name != "node"}))
+            self._write(_encode_report({name: value for name, value in data.items() if name != "node"}))
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
@@ -285,7 +285,7 @@ def _encode(line: Mapping[str, Any]) -> bytes:
     return json.dumps(line, default=str).encode() + b"\n"
 
 
-def _report_line(report: Mapping[str, Any]) -> bytes:
+def _encode_report(report: Mapping[str, Any]) -> bytes:
     """The line of a report; of long output it keeps the beginning and the end."""
     sections = [(title, _cut(text)) for title, text in report.get("sections", ())]
     line = _encode({"report": {**report, "sections": sections}})

@@ -9,7 +9,7 @@ from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
-def run_lines(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:
+def describe_shift(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:
     """What the summary says of a run that moved as a whole, and of losses that are the environment's.
 
     Args:

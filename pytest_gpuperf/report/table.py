@@ -52,7 +52,7 @@ def choose_colour(verdict: Verdict) -> str:
     return _OF_PASSES.get(verdict.outcome, _COLOURS[verdict.effect])
 
 
-def count_lines(verdicts: Sequence[Verdict]) -> str:
+def describe_counts(verdicts: Sequence[Verdict]) -> str:
     """How many figures came to which outcome, worst first, and on which machine."""
     counts = Counter(verdict.outcome for verdict in verdicts)
     total = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
@@ -67,7 +67,7 @@ def format_verdict_table(verdicts: Sequence[Verdict], *, width: int | None = Non
         verdicts: In any order.
         width: Characters of a line, for which the ids of tests are shortened; None for no limit.
     """
-    return [*_format_rows(rank_verdicts(verdicts), width), Line(count_lines(verdicts))] if verdicts else []
+    return [*_format_rows(rank_verdicts(verdicts), width), Line(describe_counts(verdicts))] if verdicts else []
 
 
 def describe_expectations(verdicts: Sequence[Verdict]) -> list[Line]:

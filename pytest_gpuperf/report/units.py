@@ -20,11 +20,11 @@ def format_value(value: float, unit: str) -> str:
     if unit == "fraction":
         return f"{100 * value:.4g} %"
     rounded = float(f"{value:.4g}")  # before the prefix is chosen, else 999.96 us reads "1000 us"
-    scale, symbol = scale_of(rounded, unit)
+    scale, symbol = choose_scale(rounded, unit)
     return f"{_format_digits(rounded / scale)} {symbol}"
 
 
-def scale_of(value: float, unit: str) -> tuple[float, str]:
+def choose_scale(value: float, unit: str) -> tuple[float, str]:
     """Return what a value of the unit is divided by where it is drawn, and the symbol of what results.
 
     A value of 3.6e11 B/s gives 1e9 and GB/s. Bytes are divided by a power of 1024, fractions by 0.01.

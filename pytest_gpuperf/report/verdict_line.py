@@ -3,6 +3,7 @@
 from typing import Protocol, assert_never
 
 from pytest_gpuperf.baselines.schema import MetricBaseline
+from pytest_gpuperf.figures.comparable import find_mismatch
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.change import change_in_words, compute_stored_change, format_share
 from pytest_gpuperf.report.one_line import make_one_line
@@ -301,10 +302,11 @@ def _spread(baseline: MetricBaseline) -> str:
 def _explain_staleness(verdict: Verdict) -> str:
     metric, baseline = verdict.metric, verdict.baseline
     if baseline is not None:
-        if metric.unit != baseline.unit:
-            return f"it is in {baseline.unit!r}, the test now in {metric.unit!r}"
-        if metric.better != baseline.better:
-            return f"there {baseline.better!r} was better, in the test now {metric.better!r}"
-        if metric.clock and baseline.clock and metric.clock != baseline.clock:
-            return f"it was timed by {baseline.clock!r}, the test is now by {metric.clock!r}"
+        match find_mismatch(metric, baseline):
+            case "unit":
+                return f"it is in {baseline.unit!r}, the test now in {metric.unit!r}"
+            case "better":
+                return f"there {baseline.better!r} was better, in the test now {metric.better!r}"
+            case "clock":
+                return f"it was timed by {baseline.clock!r}, the test is now by {metric.clock!r}"
     return "the test's body has changed since"

@@ -82,11 +82,11 @@ def say_chosen(chosen: Mapping[str, tuple[str, str]]) -> str:
     Args:
         chosen: Names of ``hardware.nccl_choices`` with what it was in the record and what it is now.
     """
-    told = "; ".join(f"{_name_of(name)}: {_describe_choice(then, now)}" for name, (then, now) in chosen.items())
+    told = "; ".join(f"{_format_choice(name)}: {_describe_choice(then, now)}" for name, (then, now) in chosen.items())
     return f"what NCCL chose: {told}" if told else ""
 
 
-def _name_of(name: str) -> str:
+def _format_choice(name: str) -> str:
     operation, _, nbytes = name.rpartition(" ")
     return f"{operation} of {format_bytes(int(nbytes))}" if nbytes.isdecimal() else name
 

@@ -21,7 +21,7 @@ from pytest_gpuperf.report.verdict_line import VerdictCommands, describe
 from pytest_gpuperf.run.body_hash import hash_body
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.judging import Judging
-from pytest_gpuperf.run.launches import launch_of
+from pytest_gpuperf.run.launches import find_launch
 from pytest_gpuperf.run.pytest_internals import skip_where_it_is_defined
 from pytest_gpuperf.verdicts.verdict import Verdict, judge_unjudged
 
@@ -100,7 +100,7 @@ class Concluding:
             pytest.skip.Exception: a figure leaves it open.
         """
         __tracebackhide__ = True
-        launch = launch_of(item)
+        launch = find_launch(item)
         if not checks.metrics:
             raise Ruled(
                 "the perf test checked no metric, so nothing was judged: hand what it measures to "
@@ -130,7 +130,7 @@ class Concluding:
 
     def show(self, item: pytest.Function, checks: Checks) -> None:
         """Has reports show the test's curves, matrices and searches, also of a body that failed."""
-        launch = launch_of(item)
+        launch = find_launch(item)
         if launch.number == 1 and not self._smoke:  # what smoke times is noise
             test = launch.identity
             item.user_properties += CURVES.carry(make_curve(test, sweep) for sweep in checks.sweeps)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from pytest_gpuperf.baselines.provenance import commit_of, is_dirty, read_time, select_settings
+from pytest_gpuperf.baselines.provenance import is_dirty, read_commit, read_time, select_settings
 from pytest_gpuperf.baselines.recorded import Launch
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo
 from pytest_gpuperf.figures.metric import Metric
@@ -95,7 +95,7 @@ class CurrentLaunch:
         site = self._site()
         info = LaunchInfo(
             at=read_time(),
-            commit=commit_of(self._rootpath),
+            commit=read_commit(self._rootpath),
             host=site.host,
             environment={**software, **site.setup, **select_settings(os.environ)},
             gpus=site.gpus,

@@ -27,7 +27,7 @@ from pytest_gpuperf.run.current_test import CurrentTest
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
 from pytest_gpuperf.run.interruptions import Interruptions
 from pytest_gpuperf.run.nodes import RunNodes
-from pytest_gpuperf.run.packing import Packing, name_of
+from pytest_gpuperf.run.packing import Packing, name_program
 from pytest_gpuperf.run.patches import Patches, patch_warning
 from pytest_gpuperf.run.rank_supply import RankSupply
 
@@ -119,7 +119,7 @@ class CurrentRanks:
             identity=identity,
             marker=marker,
             timeout=marker.timeout or (self._options.example_timeout if examples else self._options.timeout),
-            group=self._group_of(launch),
+            group=self._name_group(launch),
             launch=launch,
             seed=zlib.crc32(identity.encode(errors="surrogatepass")) >> 1,
             world_size=world_size,
@@ -172,7 +172,7 @@ class CurrentRanks:
     def renew_group(self, world_size: int) -> None:
         """Gives the current test's ranks a process group with new communicators; the launch goes on with it."""
         self._renewals += 1
-        self.current.group = self._group_of(self.current.launch)
+        self.current.group = self._name_group(self.current.launch)
         self._supply.get(self.current, world_size)
 
     def run(
@@ -342,7 +342,7 @@ class CurrentRanks:
         """A run on ranks that are prepared, or are just being prepared."""
         __tracebackhide__ = True
         current = self.current
-        name = name or name_of(program)
+        name = name or name_program(program)
         around = None if current.probes or current.launch is not None else self.around
         if around is not None:
             entry, args, kwargs = around.enter(entry, args, kwargs)
@@ -397,6 +397,6 @@ class CurrentRanks:
         nvlinks = {gpu.uuid: gpu.nvlinks for gpu in self.machine.gpus}
         return results, make_conditions(watch.seen, AtStart(nvlinks, processes, self._nodes.node_names), watch.xids)
 
-    def _group_of(self, launch: int | None) -> str:
+    def _name_group(self, launch: int | None) -> str:
         # Communicators belong to the launch: its perf tests share them, as one program would.
         return f"test {self._tests}" if launch is None else f"launch {launch}, group {self._renewals}"

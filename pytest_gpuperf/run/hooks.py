@@ -21,7 +21,8 @@ from pytest_gpuperf.run.active import OTHERS, SESSION
 from pytest_gpuperf.run.concluding import Ruled
 from pytest_gpuperf.run.exit_status import Ending, exit_status
 from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
-from pytest_gpuperf.run.launches import identify, launch_of
+from pytest_gpuperf.run.judging import fails_as_a_whole
+from pytest_gpuperf.run.launches import find_launch, identify
 from pytest_gpuperf.run.nodes import RunNodes
 from pytest_gpuperf.run.pytest_timeout_timer import set_timer
 from pytest_gpuperf.run.selection import (
@@ -155,7 +156,7 @@ def collection_finish(session: pytest.Session) -> None:
         if not ours.reads_baselines:
             return
         try:
-            ours.load_baselines([launch_of(item).identity for item in session.items if is_perf(item)])
+            ours.load_baselines([find_launch(item).identity for item in session.items if is_perf(item)])
         except BaselineError as error:
             raise pytest.UsageError(make_one_line(str(error))) from error
 
@@ -164,7 +165,7 @@ def runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Brings up the test's ranks after its fixtures, before its own time begins."""
     __tracebackhide__ = True
     session = item.config.stash[SESSION]
-    launch = launch_of(item)
+    launch = find_launch(item)
     forget_properties(item)
     number = launch.number if is_perf(item) else None
     session.ranks.begin(item, world_size=world_size(item), launch=number, identity=launch.identity)
@@ -283,7 +284,7 @@ def sessionfinish(session: pytest.Session) -> None:
     written += session.config.hook.pytest_gpuperf_end(run=ours)
     ending = Ending(
         slower=ours.findings.has_environment_loss(fails := ours.options.environment_fails)
-        or ours.is_slower_overall(fails),
+        or fails_as_a_whole(ours.judging, fails),
         undecided=ours.options.undecided_fails and ours.findings.undecided,
         unraced=ours.findings.unraced,
         results_problem=not all(written),
@@ -293,7 +294,7 @@ def sessionfinish(session: pytest.Session) -> None:
     session.exitstatus = exit_status(session.exitstatus, ending)
 
 
-def ranks_of(request: pytest.FixtureRequest) -> Ranks:
+def make_ranks(request: pytest.FixtureRequest) -> Ranks:
     """The ranks that the test's ``ranks`` marker asks for; ``ranks.run(program)`` runs a program on them."""
     if not hasattr(request, "param"):
         pytest.fail(
@@ -304,7 +305,7 @@ def ranks_of(request: pytest.FixtureRequest) -> Ranks:
     return Ranks(request.config.stash[SESSION].ranks, request.param)
 
 
-def perf_of(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
+def make_perf(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
     """Times programs on the test's ranks: ``measure``, ``compare``, and ``check`` against baselines."""
     session = request.config.stash[SESSION]
     if not is_perf(request.node):
@@ -319,7 +320,7 @@ def perf_of(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
 
 
 def _report_output(item: pytest.Item, session: Session, when: str) -> None:
-    session.console.end_of_test()
+    session.console.end_lines()
     if not session.ranks.has_ranks:
         return  # what idle ranks print is no test's own, least of all one's that has none
     for title, text in session.supply.take_output():

@@ -53,7 +53,7 @@ class Judged:
     """How often each perf test runs, each time in fresh processes."""
 
 
-def judge_of(
+def make_judge(
     machine: Machine,
     policy: Policy,
     software: Callable[[], Mapping[str, str]],
@@ -79,3 +79,15 @@ def judge_of(
         strict=strict,
         now=software,
     )
+
+
+def fails_as_a_whole(judging: Judging | None, fails: bool | None) -> bool:
+    """Whether a run fails because all its figures are slower alike, in two launches.
+
+    Args:
+        judging: judged the figures; None if they are only shown.
+        fails: whether that fails a run; None: only if a record knows these GPUs.
+    """
+    if judging is None or (judging.shift or 0.0) <= 0.0:
+        return False
+    return judging.knows if fails is None else fails

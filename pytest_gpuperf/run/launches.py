@@ -34,7 +34,7 @@ def identify(item: pytest.Item) -> None:
     item.stash.setdefault(LAUNCH, LaunchOf(item.nodeid, 1))
 
 
-def launch_of(item: pytest.Item) -> LaunchOf:
+def find_launch(item: pytest.Item) -> LaunchOf:
     """The item's launch; the first of itself where nothing else is said."""
     return item.stash.get(LAUNCH, LaunchOf(item.nodeid, 1))
 
@@ -53,7 +53,7 @@ def copy_for_launch(item: pytest.Function, number: int) -> pytest.Function:
     # Also those that it was given when it was collected: by fixture, a perf test is one without a marker in its source.
     clone.own_markers[:] = item.own_markers
     keep_body(clone, of=item)
-    clone.stash[LAUNCH] = LaunchOf(launch_of(item).identity, number)
+    clone.stash[LAUNCH] = LaunchOf(find_launch(item).identity, number)
     return clone
 
 

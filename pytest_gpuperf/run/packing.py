@@ -144,7 +144,7 @@ def _is_importable(package: str) -> bool:
     return any(finder.find_spec(package, None) is not None for finder in finders)
 
 
-def name_of(program: Callable[..., Any]) -> str:
+def name_program(program: Callable[..., Any]) -> str:
     """A program's name with its module, as reports tell it."""
     module = getattr(program, "__module__", None)
     name = getattr(program, "__qualname__", None) or repr(program)
@@ -157,7 +157,7 @@ def _name_if_it_cannot_be_sent(program: Callable[..., Any]) -> Iterator[None]:
         yield
     except Exception as error:  # of whatever type an object that cannot be pickled raises
         error.add_note(
-            f"raised while {name_of(program)} was pickled for the ranks, with its arguments and what it closes over: "
-            "have the program make what cannot be pickled"
+            f"raised while {name_program(program)} was pickled for the ranks, with its arguments and what it closes "
+            "over: have the program make what cannot be pickled"
         )
         raise

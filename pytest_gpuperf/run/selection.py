@@ -15,7 +15,7 @@ from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.placement import Capacity, NoPlaceError, deal
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.run.body_hash import hash_body
-from pytest_gpuperf.run.launches import launch_of, repeat
+from pytest_gpuperf.run.launches import find_launch, repeat
 from pytest_gpuperf.run.pytest_internals import find_parameter, is_of_unittest, is_skipped, yield_definitions
 
 WORLD_PARAM = "ranks"  # the fixture that the marker parametrizes
@@ -160,7 +160,7 @@ def sort_by_launch(items: list[pytest.Item]) -> None:
         items: what is going to run; changed in place. Within a launch, tests of the same processes keep their order.
     """
     measured = set(_select_measured(items))
-    items.sort(key=lambda item: (launch_of(item).number, *_make_process_key(item)) if item in measured else (0,))
+    items.sort(key=lambda item: (find_launch(item).number, *_make_process_key(item)) if item in measured else (0,))
 
 
 def _make_process_key(item: pytest.Item) -> tuple[int, tuple[tuple[str, str], ...], bool]:
@@ -219,7 +219,7 @@ def measures(items: Sequence[pytest.Item]) -> bool:
 
 def list_planned(items: Sequence[pytest.Item]) -> dict[str, str]:
     """The perf tests that are going to run, by node id, with the hashes of their bodies."""
-    return {launch_of(item).identity: hash_test_body(item) for item in _select_measured(items)}
+    return {find_launch(item).identity: hash_test_body(item) for item in _select_measured(items)}
 
 
 def keep_bodies(items: Sequence[pytest.Item]) -> None:
@@ -244,7 +244,7 @@ def hash_test_body(item: pytest.Function) -> str:
 
 
 def _place(item: pytest.Item) -> tuple[str, int]:
-    launch = launch_of(item)
+    launch = find_launch(item)
     return launch.identity, launch.number
 
 

@@ -1,4 +1,4 @@
-"""What one pytest run is made of, wired together. Holds no policy."""
+"""What one pytest run is made of, wired together."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from pytest_gpuperf.run.concluding import Concluding
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.gone import SeenTests
-from pytest_gpuperf.run.judging import Judged, Judging, judge_of
+from pytest_gpuperf.run.judging import Judged, Judging, make_judge
 from pytest_gpuperf.run.launcher_skips import LauncherSkips
-from pytest_gpuperf.run.launches import launch_of
+from pytest_gpuperf.run.launches import find_launch
 from pytest_gpuperf.run.left_groups import LeftGroups
 from pytest_gpuperf.run.nodes import RunNodes, ThisMachine
 from pytest_gpuperf.run.packing import Packing
@@ -202,16 +202,6 @@ class Session:
         """What ranks may be put on."""
         return self.nodes.capacity
 
-    def is_slower_overall(self, fails: bool | None) -> bool:
-        """Whether all figures of this process are slower alike, in two launches, so that the run fails.
-
-        Args:
-            fails: Whether that fails it; None: only if a record knows these GPUs.
-        """
-        if self.judging is None or (self.judging.shift or 0.0) <= 0.0:
-            return False
-        return self.judging.knows if fails is None else fails
-
     def perf(self, ranks: Ranks, checks: Checks) -> Perf:
         """The object that a perf test holds, with what the user asked for."""
         return Perf(self.ranks, ranks, checks, Sampling(smoke=self.options.smoke))
@@ -290,7 +280,7 @@ def _judge(config: pytest.Config, options: Options, launch: CurrentLaunch, machi
     if not launch.measured:
         return None
     expects: Expects | None = config.hook.pytest_gpuperf_expects(machine=machine, policy=options.policy)
-    return judge_of(machine, options.policy, lambda: launch.software, expects, strict=options.strict_baselines)
+    return make_judge(machine, options.policy, lambda: launch.software, expects, strict=options.strict_baselines)
 
 
 def _make_results(options: Options, machine: Machine, kinds: Sequence[Shown]) -> ResultsFile:
@@ -309,5 +299,5 @@ def _read_topology(machine: Machine) -> Topology | None:
 
 
 def _list_measuring(items: Sequence[pytest.Item]) -> Mapping[str, Measuring]:
-    launches = {item.nodeid: launch_of(item) for item in items if measures([item])}
+    launches = {item.nodeid: find_launch(item) for item in items if measures([item])}
     return {nodeid: Measuring(launch.identity, launch.number) for nodeid, launch in launches.items()}

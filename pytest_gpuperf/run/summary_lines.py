@@ -10,7 +10,7 @@ from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.explain_lines import summarize_explanations
 from pytest_gpuperf.report.missing_lines import describe_missing
 from pytest_gpuperf.report.recording_lines import describe_gone
-from pytest_gpuperf.report.run_lines import describe_opinions, run_lines, run_policy_lines
+from pytest_gpuperf.report.run_lines import describe_opinions, describe_shift, run_policy_lines
 from pytest_gpuperf.report.undecided_lines import describe_noisy, describe_undecided
 from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging
@@ -51,7 +51,7 @@ class SummaryLines:
         undecided = describe_undecided(verdicts, fails=self._options.undecided_fails)
         of_run = [
             *describe_opinions(verdicts),
-            *run_lines(shift, verdicts),
+            *describe_shift(shift, verdicts),
             *found,
             *undecided,
             *describe_noisy(verdicts),

@@ -14,7 +14,7 @@ from pytest_gpuperf.timing.clock import choose_clock
 from pytest_gpuperf.timing.interleaving import interleave
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import Sampling
-from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
+from pytest_gpuperf.timing.stepping import Step, find_reset, prepare
 from pytest_gpuperf.timing.verification import Verification, Verify
 from pytest_gpuperf.torch_internals import list_leaves
 
@@ -65,7 +65,7 @@ def compare(
 
 def _take_first_output(step: Step, program: Callable[..., Any], look: Verification | None) -> list[torch.Tensor]:
     # Cloned: the step may give back a buffer that the other arm, or its own next call, writes to.
-    reset = reset_of(step)
+    reset = find_reset(step)
     if reset is not None:
         reset()
     output = step()

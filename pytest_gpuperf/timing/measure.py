@@ -23,7 +23,7 @@ from pytest_gpuperf.timing.sampling import (
     Sampling,
     plan,
 )
-from pytest_gpuperf.timing.stepping import CAPTURE_WARMUP, Step, capture, prepare, reset_of
+from pytest_gpuperf.timing.stepping import CAPTURE_WARMUP, Step, capture, find_reset, prepare
 from pytest_gpuperf.timing.verification import Verification, Verify
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Timed:
         self._precision = sampling.precision
         self._most_steps = most_steps
         self.budget = sampling.budget
-        self._reset = reset_of(step)
+        self._reset = find_reset(step)
         graph = sampling.cuda_graph and context.device.type == "cuda"
         self._graph = graph
         self._step = step

@@ -18,7 +18,7 @@ from pytest_gpuperf.hardware.machine import find_devices
 from pytest_gpuperf.timing.clock import find_slowest
 from pytest_gpuperf.timing.device_memory import count_held_bytes, own_peak, release_memory
 from pytest_gpuperf.timing.sampling import Sampling
-from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
+from pytest_gpuperf.timing.stepping import Step, find_reset, prepare
 from pytest_gpuperf.timing.verification import Verification, Verify
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _meter(
     verify: Verify | None,
 ) -> RankReading:
     step = prepare(context, program, kwargs)
-    if reset_of(step) is not None:
+    if find_reset(step) is not None:
         name = getattr(program, "__qualname__", repr(program))
         raise TypeError(
             f"the step of {name} has a reset, and counters go on counting meanwhile: meter a step that can be "

@@ -45,7 +45,7 @@ def prepare(context: Context, program: Callable[..., Any], kwargs: Mapping[str, 
     return step  # type: ignore[no-any-return]
 
 
-def reset_of(step: Step) -> Callable[[], object] | None:
+def find_reset(step: Step) -> Callable[[], object] | None:
     """What puts the step's inputs back; None if nothing does."""
     return step.reset if isinstance(step, Resettable) else None
 

@@ -17,7 +17,7 @@ from pytest_gpuperf.timing.compare import Tolerance
 from pytest_gpuperf.timing.device_memory import count_held_bytes, own_peak, read_pinned_peak, release_memory
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import Sampling
-from pytest_gpuperf.timing.stepping import prepare, reset_of
+from pytest_gpuperf.timing.stepping import find_reset, prepare
 from pytest_gpuperf.timing.verification import Verification, Verify
 from pytest_gpuperf.torch_internals import list_leaves
 
@@ -119,7 +119,7 @@ def _time(
     warm: bool,
 ) -> RankTrial:
     step = prepare(context, program, kwargs)
-    reset = reset_of(step)
+    reset = find_reset(step)
     if reset is not None:
         reset()
     output = step()

@@ -83,7 +83,7 @@ class History:
         counted = own if known else everything
         spread, dof = _spread_within(found)
         if known:  # machines differ in how far launches scatter, too
-            spread = max(spread, spread_of([own])[0])
+            spread = max(spread, compute_spread([own])[0])
         return cls(
             launches=len(counted),
             center=statistics.median(counted),
@@ -111,7 +111,7 @@ def drop_duplicates(histories: Sequence[History]) -> list[History]:
     return found
 
 
-def spread_of(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
+def compute_spread(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Return the standard deviation within groups, robust against bad values, and its degrees of freedom.
 
     It is the root mean square of the distances from each group's median, each times sqrt(n / (n - 1)), because the
@@ -161,8 +161,8 @@ def refuse_without_logarithms(name: str, logs: Sequence[float], fewest: int, cur
 def _spread_within(machines: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Return the spread within machines; if no machine has two launches, all launches count as one machine's."""
     if all(len(logs) < 2 for logs in machines):
-        return spread_of([[log for logs in machines for log in logs]])
-    return spread_of(machines)
+        return compute_spread([[log for logs in machines for log in logs]])
+    return compute_spread(machines)
 
 
 def _spread_between(machines: Sequence[Sequence[float]], spread: float) -> float:

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from pytest_gpuperf.baselines.differences import differing
 from pytest_gpuperf.baselines.schema import Baselines, MetricBaseline, TestBaseline
+from pytest_gpuperf.figures.comparable import find_mismatch
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.expectations import Expectations, Expects
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.records import Records
 from pytest_gpuperf.verdicts.rule import Policy, Rule
-from pytest_gpuperf.verdicts.shares import apply_request, change_of, compute_log, is_comparable
+from pytest_gpuperf.verdicts.shares import apply_request, compute_log, convert_loss
 from pytest_gpuperf.verdicts.shift import Shifts
 from pytest_gpuperf.verdicts.verdict import Verdict, invalidate
 
@@ -115,7 +116,7 @@ class Judge:
         stored, metric = verdict.baseline, verdict.metric
         if entry is None or stored is None:
             return self.expectations.judge(verdict)
-        if entry.body_hash != body_hash or not is_comparable(metric, stored.unit, stored.better, stored.clock):
+        if entry.body_hash != body_hash or find_mismatch(metric, stored) is not None:
             return replace(verdict, outcome=Outcome.MISSING, reason=Reason.STALE)
         history, y = self.records.history(verdict), compute_log(metric.value, stored.better)
         known = entry.expected.get(verdict.metric_name)
@@ -124,7 +125,7 @@ class Judge:
         seen = self.rule.find_smallest_slowdown(history)
         found = replace(
             verdict,
-            change=change_of(y - history.center, stored.better),
+            change=convert_loss(y - history.center, stored.better),
             bound=seen if math.isfinite(seen) else None,
             expected=known,
             elsewhere=self.records.is_elsewhere(stored),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations_with_replacement
 
-from pytest_gpuperf.verdicts.history import refuse_without_logarithms, spread_of
+from pytest_gpuperf.verdicts.history import compute_spread, refuse_without_logarithms
 
 MOST_BLOCKS = 7
 """Most ABBA blocks of a race."""
@@ -92,7 +92,7 @@ def spread_today(a: Sequence[float], b: Sequence[float], record: float, worth: f
         record: The record's spread.
         worth: Degrees of freedom d0 that the record's spread is worth.
     """
-    own, dof = spread_of([a, b])
+    own, dof = compute_spread([a, b])
     total = worth + dof
     return math.sqrt((worth * record**2 + dof * own**2) / total), total
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_gpuperf.figures.student import SMALLEST_DOF, upper_quantile
-from pytest_gpuperf.verdicts.history import History, median_variance, refuse_without_logarithms, spread_of
+from pytest_gpuperf.verdicts.history import History, compute_spread, median_variance, refuse_without_logarithms
 from pytest_gpuperf.verdicts.race import (
     CLEARED_AT,
     FEWEST_TO_ACCUSE,
@@ -239,7 +239,7 @@ class Rule:
         if self.dof(history) < SMALLEST_DOF:
             return False
         error = self.spread(history) * math.sqrt(1 + median_variance(history.launches))
-        seen = self._bound_of(history, error) + upper_quantile(SEEN, math.inf) * error
+        seen = self._compute_bound(history, error) + upper_quantile(SEEN, math.inf) * error
         return seen > max(math.log1p(NOISY), 2 * self.policy.slower)
 
     def hides(self, history: History) -> bool:
@@ -261,7 +261,7 @@ class Rule:
         loss = y - history.center
         if shown:
             return loss > HALF and self.is_gross(history, y)
-        return loss > self._bound_of(history, self.error(history))
+        return loss > self._compute_bound(history, self.error(history))
 
     def clears(self, history: History, ys: Sequence[float]) -> bool:
         """Return whether launches of the present code show no loss that has to be raced.
@@ -279,7 +279,7 @@ class Rule:
             return False
         within = self.spread(history) ** 2 * (median_variance(len(ys)) + median_variance(history.launches))
         error = math.sqrt(within + self._compute_machine_error(history) ** 2)
-        return statistics.median(ys) - history.center <= self._bound_of(history, error)
+        return statistics.median(ys) - history.center <= self._compute_bound(history, error)
 
     def is_gross(self, history: History, y: float) -> bool:
         """Return whether one launch lost more than chance explains, and than machines of one kind differ by.
@@ -304,7 +304,7 @@ class Rule:
         if self.dof(history) < SMALLEST_DOF:
             return math.inf
         error = self.error(history)
-        return _compute_ratio(self._bound_of(history, error) + upper_quantile(SEEN, math.inf) * error)
+        return _compute_ratio(self._compute_bound(history, error) + upper_quantile(SEEN, math.inf) * error)
 
     def find_largest_healthy(self, history: History) -> float:
         """Return the largest loss, as a logarithm, that a launch of another healthy machine shows.
@@ -412,7 +412,7 @@ class Rule:
         """
         refuse_without_logarithms("a", a, 1, "race the baseline's commit first")
         losses, nu = [y - history.center for y in a], self.dof(history)
-        own, dof_of_today = spread_of([a])
+        own, dof_of_today = compute_spread([a])
         spread = self.spread(history)
         if nu + dof_of_today > 0:  # today's launches may scatter wider than the record's
             spread = max(spread, math.sqrt((nu * spread**2 + dof_of_today * own**2) / (nu + dof_of_today)))
@@ -445,7 +445,7 @@ class Rule:
                 decision = Decision.ACCUSED
         return Sequential(decision, evidence, loss, *_compute_interval(loss, error, dof))
 
-    def _bound_of(self, history: History, error: float) -> float:
+    def _compute_bound(self, history: History, error: float) -> float:
         """Return the smallest loss that is suspect, of a launch with this standard error."""
         nu = self.dof(history)
         if nu < SMALLEST_DOF:

@@ -27,12 +27,12 @@ def compute_logs(figures: Sequence[Metric]) -> list[float]:
     return [compute_log(figure.value, figure.better) for figure in figures]
 
 
-def change_of(loss: float, better: Better) -> float:
+def convert_loss(loss: float, better: Better) -> float:
     """The change of a figure that lost so much, as a fraction, above 0 is better."""
     return math.expm1(min(-loss, LARGEST_LOSS)) if better == "higher" else -math.expm1(min(loss, LARGEST_LOSS))
 
 
-def share_of(found: Sequential, better: Better, launches: int) -> Share:
+def make_share(found: Sequential, better: Better, launches: int) -> Share:
     """What launches of one arm came to.
 
     Args:
@@ -40,8 +40,8 @@ def share_of(found: Sequential, better: Better, launches: int) -> Share:
         better: Which way the figure is better.
         launches: Of the arm.
     """
-    low, high = sorted((change_of(found.lower, better), change_of(found.upper, better)))
-    return Share(change_of(found.loss, better), (low, high), launches)
+    low, high = sorted((convert_loss(found.lower, better), convert_loss(found.upper, better)))
+    return Share(convert_loss(found.loss, better), (low, high), launches)
 
 
 def merge_launches(figures: Sequence[Metric]) -> Metric:
@@ -60,12 +60,6 @@ def apply_request(verdict: Verdict) -> Verdict:
         return replace(verdict, outcome=Outcome.MISSED, reason=None)
     passes = verdict.effect is Effect.PASSES
     return verdict.leave_undecided(Reason.ASKED) if low < metric.at_least and passes else verdict
-
-
-def is_comparable(metric: Metric, unit: str, better: Better, clock: str) -> bool:
-    """Whether a figure can be held against one of this unit, direction and clock, if both clocks are known."""
-    same_clock = not metric.clock or not clock or metric.clock == clock
-    return metric.unit == unit and metric.better == better and same_clock
 
 
 def _find_interval(figures: Sequence[Metric]) -> tuple[float, float] | None:

@@ -13,7 +13,7 @@ SHIFT = math.log(1.015)
 SHIFT_FIGURES = 10
 
 
-def shift_of(tests: Mapping[str, Sequence[float]]) -> float | None:
+def compute_shift(tests: Mapping[str, Sequence[float]]) -> float | None:
     """The median loss of a launch whose figures moved all alike; None if they did not.
 
     More than half of at least ten figures, and of the tests, must have lost (or gained) more than 1.5 %: the many
@@ -52,7 +52,7 @@ class Shifts:
     @property
     def suspects(self) -> list[str]:
         """The tests whose figures a second launch has to confirm, if the figures of the first one moved all alike."""
-        return list(dict.fromkeys(test for test, _ in self._losses[0])) if self._shift_in(0) is not None else []
+        return list(dict.fromkeys(test for test, _ in self._losses[0])) if self._compute_shift(0) is not None else []
 
     @property
     def shift(self) -> float | None:
@@ -60,13 +60,13 @@ class Shifts:
 
         The smaller one of the two moves.
         """
-        first, second = self._shift_in(0), self._shift_in(1)
+        first, second = self._compute_shift(0), self._compute_shift(1)
         if first is None or second is None or (first > 0) != (second > 0):
             return None
         return math.expm1(min(first, second, key=abs))
 
-    def _shift_in(self, launch: int) -> float | None:
+    def _compute_shift(self, launch: int) -> float | None:
         tests: dict[str, list[float]] = {}
         for (test, _), loss in self._losses[launch].items():
             tests.setdefault(test, []).append(loss)
-        return shift_of(tests)
+        return compute_shift(tests)

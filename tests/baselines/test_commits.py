@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.baselines.commits import commit_to_race
-from pytest_gpuperf.baselines.provenance import UNKNOWN, commit_of, is_dirty
+from pytest_gpuperf.baselines.provenance import UNKNOWN, is_dirty, read_commit
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo
 from tests.baselines.examples import KEY, baselines, launch
 
@@ -58,7 +58,7 @@ def test_changes_that_are_not_committed_make_a_checkout_dirty(tmp_path: Path) ->
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "--message", "first")
     (tmp_path / "untracked.py").write_text("x = 1\n")
-    assert len(commit_of(tmp_path)) == 40
+    assert len(read_commit(tmp_path)) == 40
     assert not is_dirty(tmp_path)
     tracked.write_text("x = 2\n")
     assert is_dirty(tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.__main__ import main
-from pytest_gpuperf.baselines.provenance import commit_of
+from pytest_gpuperf.baselines.provenance import read_commit
 from tests.fake_gpus import without_ranks
 from tests.options.test_option_resume import TESTS, interrupt
 from tests.options.test_option_update_baselines import KEY, NODE, baselines, figures_of, measure, project, record, run
@@ -110,7 +110,7 @@ def test_the_launch_of_an_anchor(recorded: pytest.Pytester) -> None:
 
 
 def test_a_test_of_a_journal(recorded: pytest.Pytester) -> None:
-    plan = {"hardware_key": KEY, "commit": commit_of(recorded.path), "launches": 5, "tests": {HOSTILE: "body"}}
+    plan = {"hardware_key": KEY, "commit": read_commit(recorded.path), "launches": 5, "tests": {HOSTILE: "body"}}
     baselines(recorded).with_name(f".{KEY}.journal").write_text(json.dumps({"plan": plan}) + "\n")
     text = run_tame(recorded, "--update-baselines", "--reason=x", "--resume")
     assert f"this recording is without {TAME}: select the same tests" in text

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.baselines.plain import make_plain
-from pytest_gpuperf.baselines.provenance import UNKNOWN, commit_of, is_dirty, stamp
+from pytest_gpuperf.baselines.provenance import UNKNOWN, is_dirty, read_commit, stamp
 from pytest_gpuperf.git import NoGit, run_git, show
 
 
@@ -29,9 +29,9 @@ def test_a_name_that_is_no_utf8_is_recorded_with_marks(repository: Path, tmp_pat
 
 
 def test_without_a_commit_or_git_nothing_is_known(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert commit_of(repository) == UNKNOWN
+    assert read_commit(repository) == UNKNOWN
     assert not is_dirty(repository / "gone")
     monkeypatch.setenv("PATH", "/nowhere")
-    assert commit_of(repository) == UNKNOWN
+    assert read_commit(repository) == UNKNOWN
     with pytest.raises(NoGit, match=r"^git is not installed, or not on PATH$"):
         run_git(repository, "status")

@@ -12,13 +12,13 @@ import pytest
 from pytest_gpuperf.features.cluster.admission import require_reachable, require_same_software
 from pytest_gpuperf.features.cluster.connection import _describe_refusal
 from pytest_gpuperf.features.cluster.failures import ClusterError
+from pytest_gpuperf.features.cluster.machines import find_difference, merge_machines
 from pytest_gpuperf.features.cluster.member import Member
 from pytest_gpuperf.features.cluster.membership import _describe_unusable
 from pytest_gpuperf.features.cluster.node_host import NodeHost, can_import, fabric
 from pytest_gpuperf.features.cluster.reservation import RayNode, Reservation, make_reservation
 from pytest_gpuperf.features.cluster.wire import NodeFacts, count_bytes, receive, receive_endings, send, send_endings
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.nodes import find_difference, merge_machines
 from pytest_gpuperf.hardware.site import Site, join_site
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.endings import Answered, Died

@@ -36,7 +36,7 @@ def project(
     """Three tests with steady records of ten launches, which nothing races but variables."""
     without_ranks(monkeypatch)
     scripted_arms.install(monkeypatch, pytester.path)
-    monkeypatch.setattr("pytest_gpuperf.run.current_launch.commit_of", lambda folder: COMMIT)
+    monkeypatch.setattr("pytest_gpuperf.run.current_launch.read_commit", lambda folder: COMMIT)
     monkeypatch.setattr("pytest_gpuperf.run.current_launch.is_dirty", lambda folder: False)
     monkeypatch.setattr(Choosing, "ask", lambda self, item: {})
     for name in ("NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS"):

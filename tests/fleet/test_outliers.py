@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import fleet_simulation
-from pytest_gpuperf.features.fleet.outliers import LEAST_HOSTS, LEAST_LOSS, compare, spread_of
+from pytest_gpuperf.features.fleet.outliers import LEAST_HOSTS, LEAST_LOSS, compare, compute_spread
 from pytest_gpuperf.features.fleet.results_of_hosts import Figure
 
 
@@ -23,13 +23,13 @@ def scattered(count: int, spread: float = 0.01, seed: int = 1) -> list[float]:
 @pytest.mark.parametrize("n", [10, 25, 200])
 def test_the_spread_is_the_standard_deviation_of_normal_values(n: int) -> None:
     rng = np.random.default_rng(2)
-    found = [spread_of(rng.normal(0, 1, n).tolist()) for _ in range(200)]
+    found = [compute_spread(rng.normal(0, 1, n).tolist()) for _ in range(200)]
     assert np.mean(found) == pytest.approx(1, rel=0.05)
 
 
 def test_hosts_far_away_do_not_move_the_spread() -> None:
     values = np.random.default_rng(3).normal(0, 1, 100).tolist()
-    assert spread_of([*values[:80], *[1000.0] * 20]) < 1.7
+    assert compute_spread([*values[:80], *[1000.0] * 20]) < 1.7
 
 
 @pytest.mark.parametrize("better", ["higher", "lower"])
@@ -72,8 +72,8 @@ def test_the_spread_is_a_quartile_of_the_differences() -> None:
     """The 10th smallest of 28, times the factors of normal values and of 8 of them."""
     values = scattered(8, 1.0)
     differences = sorted(abs(one - other) for one, other in itertools.combinations(values, 2))
-    assert spread_of(values) == pytest.approx(2.2219 * 8 / 11.8 * differences[9], rel=1e-12)
-    assert spread_of([1.0] * 8) == pytest.approx(0.0, abs=1e-12)
+    assert compute_spread(values) == pytest.approx(2.2219 * 8 / 11.8 * differences[9], rel=1e-12)
+    assert compute_spread([1.0] * 8) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_few_hosts_are_not_compared() -> None:

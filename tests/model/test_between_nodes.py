@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_gpuperf.features.cluster.machines import merge_machines
 from pytest_gpuperf.features.day_zero.model import table
 from pytest_gpuperf.features.day_zero.model.between_nodes import BetweenNodes
 from pytest_gpuperf.features.day_zero.model.expecting import form_opinion, predict_scaled
@@ -16,7 +17,6 @@ from pytest_gpuperf.figures.work import Exchange, Work
 from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.network import Network
-from pytest_gpuperf.hardware.nodes import merge_machines
 from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from tests import fake_gpus
 

@@ -63,7 +63,7 @@ def test_lines_of_ranks_are_printed_whole_each_with_its_rank(capsys: pytest.Capt
         "[rank 0 of 2] two, begun",
         "[rank 0 of 2] ",
     ]
-    here.end_of_test()
+    here.end_lines()
     assert capsys.readouterr().out == ""
 
 
@@ -72,8 +72,8 @@ def test_what_has_no_end_of_line_is_printed_at_the_end_of_the_test(capsys: pytes
     for rank in (1, 0):
         here.print_of_rank(rank, f"rank {rank} of 2", "stdout", f"of {rank}")
     assert capsys.readouterr().out == ""
-    here.end_of_test()
-    here.end_of_test()
+    here.end_lines()
+    here.end_lines()
     assert capsys.readouterr().out == "[rank 0 of 2] of 0\n[rank 1 of 2] of 1\n"
 
 
@@ -193,7 +193,7 @@ def test_what_the_terminal_cannot_encode_is_escaped(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "stdin", io.StringIO("next\n"))
     here = console()
     here.print_of_rank(0, "rank 0 of 2", "stdout", "é\n\udcff")
-    here.end_of_test()
+    here.end_lines()
     here.show("test_\udcff.py")
     here.say("> test_\udcff.py(7)")
     assert here.ask("(Pdb) \udcff ") == "next\n"

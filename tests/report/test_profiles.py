@@ -3,7 +3,7 @@
 import dataclasses
 
 from pytest_gpuperf.baselines.plain import make_plain
-from pytest_gpuperf.features.profiling.lines import PROFILES, profile_lines
+from pytest_gpuperf.features.profiling.lines import PROFILES, describe_profiles
 from pytest_gpuperf.traces.profile import Lane, Profile, RankTimes
 from tests.report.examples import report
 
@@ -19,7 +19,7 @@ PROFILE = Profile(
 
 
 def lines(*profiles: Profile) -> list[str]:
-    return [line.text for line in profile_lines(make_plain(profiles))]
+    return [line.text for line in describe_profiles(make_plain(profiles))]
 
 
 def test_a_profile_travels_with_the_report_as_it_is_documented() -> None:

@@ -9,7 +9,7 @@ from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.report.run_lines import describe_opinions, run_lines, run_policy_lines
+from pytest_gpuperf.report.run_lines import describe_opinions, describe_shift, run_policy_lines
 from pytest_gpuperf.report.tripped import say_tripped
 from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.verdicts.opinion import Opinion, Saying
@@ -411,24 +411,24 @@ def test_losses_of_the_environment_are_one_finding() -> None:
         "the environment is slower, not the code: 2 metrics lost against the baseline, and the baseline's own code "
         "(abc1234) is as slow today; "
     )
-    assert run_lines(None, [lost, RACED, replace(lost, metric_name="time")]) == [
+    assert describe_shift(None, [lost, RACED, replace(lost, metric_name="time")]) == [
         f"{told}what differs: NCCL_ALGO not set -> Tree, nccl 2.28.9 -> 2.29.0"
     ]
-    (line,) = run_lines(None, [replace(lost, differs={})])
+    (line,) = describe_shift(None, [replace(lost, differs={})])
     assert line.endswith(
         "1 metric lost against the baseline, and the baseline's own code (abc1234) is as slow today; no version and no "
         "variable that is kept differs: look at the machine, its clocks and its neighbours"
     )
-    assert run_lines(None, [RACED]) == []
+    assert describe_shift(None, [RACED]) == []
 
 
 def test_a_run_that_moved_as_a_whole_is_one_finding() -> None:
-    (line,) = run_lines(0.021, [])
+    (line,) = describe_shift(0.021, [])
     assert line == (
         "the whole run is 2.1 % slower than its baseline, in two launches (the median of all metrics): the "
         "environment, or a change that slows or speeds up everything; --against=REF shows which"
     )
-    (line,) = run_lines(-0.03, [])
+    (line,) = describe_shift(-0.03, [])
     assert line.startswith("the whole run is 3.0 % faster than its baseline")
 
 

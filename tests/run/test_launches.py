@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpuperf.run.launches import LaunchOf, launch_of, repeat
+from pytest_gpuperf.run.launches import LaunchOf, find_launch, repeat
 
 TESTS = """
 import pytest
@@ -32,7 +32,7 @@ def test_launches_follow_one_another(pytester: pytest.Pytester) -> None:
     items = collected(pytester)
     again = repeat(items, 3)
     identities = [item.nodeid for item in items]
-    assert [launch_of(item) for item in again] == [
+    assert [find_launch(item) for item in again] == [
         LaunchOf(identity, number) for number in (1, 2, 3) for identity in identities
     ]
 
@@ -62,4 +62,4 @@ def test_a_test_that_is_named_otherwise_later_keeps_its_identity(
         # As xdist does for tests of a group, where pytest lets it.
         patch.setattr(pytest.Function, "nodeid", property(lambda item: f"{collected_as.fget(item)}@group"))
         assert items[0].nodeid == f"{identities[0]}@group"
-        assert [launch_of(item).identity for item in repeat(items, 2)] == identities * 2
+        assert [find_launch(item).identity for item in repeat(items, 2)] == identities * 2

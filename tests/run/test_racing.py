@@ -27,7 +27,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     monkeypatch.delenv("CI", raising=False)  # where what is undecided fails the run
     without_ranks(monkeypatch)
     scripted_arms.install(monkeypatch, pytester.path)
-    monkeypatch.setattr("pytest_gpuperf.run.current_launch.commit_of", lambda folder: COMMIT)
+    monkeypatch.setattr("pytest_gpuperf.run.current_launch.read_commit", lambda folder: COMMIT)
     monkeypatch.setattr("pytest_gpuperf.run.current_launch.is_dirty", lambda folder: False)
     pytester.makepyfile(test_it=TESTS)
     recorded(pytester, a=STEADY * 2, b=STEADY * 2, c=STEADY * 2)
@@ -600,7 +600,7 @@ def test_a_launch_that_the_budget_ends_is_no_test_that_hangs(
 def test_what_runs_write_is_no_code(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     (project.path / ".gitignore").write_text("*.json\n__pycache__\nlog\nlaunches\n.*\n")
     sha = commit(project.path, {})
-    monkeypatch.setattr("pytest_gpuperf.run.current_launch.commit_of", lambda folder: sha)
+    monkeypatch.setattr("pytest_gpuperf.run.current_launch.read_commit", lambda folder: sha)
     recorded(project, "--update-baselines=all", b=STEADY * 2)
     elsewhere(monkeypatch)
     written = ["--gpuperf-json=written.jsonl", "--report=page.html"]

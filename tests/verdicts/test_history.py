@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.verdicts.history import History, drop_duplicates, median_variance, spread_of
+from pytest_gpuperf.verdicts.history import History, compute_spread, drop_duplicates, median_variance
 from tests.baselines.by_hand import close
 
 logs = st.floats(-20, 20)
@@ -66,7 +66,7 @@ def test_the_spread_within_machines_by_hand() -> None:
 
 def test_machines_with_one_launch_each_count_as_one() -> None:
     found = History.of({"a": [0.0], "b": [1.0], "c": [3.0]}, "")
-    assert (found.spread, found.dof) == spread_of([[0.0, 1.0, 3.0]])
+    assert (found.spread, found.dof) == compute_spread([[0.0, 1.0, 3.0]])
     assert (found.machines, found.between) == (3, 0.0)  # nothing tells machines from launches
 
 
@@ -102,17 +102,17 @@ def test_the_spread_between_machines_is_estimated_without_bias() -> None:
 def test_known_gpus_that_scatter_wider_have_their_own_spread() -> None:
     quiet, noisy = [0.0, 0.001, 0.002, 0.003, 0.004], [1.0, 1.03, 1.06, 1.09, 1.12]
     record = {"quiet": quiet, "noisy": noisy}
-    within, dof = spread_of([quiet, noisy])
+    within, dof = compute_spread([quiet, noisy])
     on_quiet, on_noisy = History.of(record, "quiet"), History.of(record, "noisy")
     assert (on_quiet.center, on_quiet.spread, on_quiet.dof) == (0.002, within, dof)
-    assert (on_noisy.center, on_noisy.spread, on_noisy.dof) == (1.06, spread_of([noisy])[0], dof)
+    assert (on_noisy.center, on_noisy.spread, on_noisy.dof) == (1.06, compute_spread([noisy])[0], dof)
     assert on_noisy.spread > within
 
 
 @pytest.mark.parametrize("launches", [2, 3, 4, 5, 6, 7, 8, 9, 10, 20])
 def test_the_variance_of_normal_launches_is_right_or_a_little_wide(launches: int) -> None:
     draws = random.Random(launches)
-    found = [spread_of([[draws.gauss(3, 0.01) for _ in range(launches)]]) for _ in range(2000)]
+    found = [compute_spread([[draws.gauss(3, 0.01) for _ in range(launches)]]) for _ in range(2000)]
     squares = [spread**2 / 0.01**2 for spread, _ in found]
     chance = 3 * statistics.stdev(squares) / math.sqrt(len(squares))
     assert chance < 0.12
@@ -129,7 +129,7 @@ def test_the_spread_within_machines_is_that_of_their_launches(machines: int, lau
     def spread(bad: float) -> float:
         drawn = [[place + draws.gauss(0, 1) for _ in range(launches)] for place in range(0, 100 * machines, 100)]
         drawn[0][0] += bad
-        return spread_of(drawn)[0]
+        return compute_spread(drawn)[0]
 
     assert statistics.fmean(spread(0.0) ** 2 for _ in range(1000)) == pytest.approx(1.03, abs=0.15)
     assert statistics.fmean(spread(30.0) for _ in range(200)) < 3  # one bad launch of ten times all others' distance

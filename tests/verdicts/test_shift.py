@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.verdicts.shift import shift_of
+from pytest_gpuperf.verdicts.shift import compute_shift
 
 
 def launch(*losses: float) -> dict[str, list[float]]:
@@ -28,15 +28,15 @@ def launch(*losses: float) -> dict[str, list[float]]:
     ],
 )
 def test_most_figures_lost_or_gained(losses: list[float], shift: float | None) -> None:
-    assert shift_of(launch(*losses)) == (None if shift is None else pytest.approx(shift))
+    assert compute_shift(launch(*losses)) == (None if shift is None else pytest.approx(shift))
 
 
 @given(st.lists(st.floats(-0.5, 0.5), min_size=10, max_size=20))
 def test_a_shift_is_symmetric(losses: list[float]) -> None:
-    shift = shift_of(launch(*losses))
-    assert shift_of(launch(*[-loss for loss in losses])) == (None if shift is None else pytest.approx(-shift))
+    shift = compute_shift(launch(*losses))
+    assert compute_shift(launch(*[-loss for loss in losses])) == (None if shift is None else pytest.approx(-shift))
 
 
 def test_the_many_figures_of_one_test_are_not_the_whole_run() -> None:
-    assert shift_of({"test_many": [0.2] * 10, **launch(0.0, 0.0)}) is None
-    assert shift_of({"test_many": [0.2] * 10, **launch(0.2, 0.0)}) == pytest.approx(0.2)
+    assert compute_shift({"test_many": [0.2] * 10, **launch(0.0, 0.0)}) is None
+    assert compute_shift({"test_many": [0.2] * 10, **launch(0.2, 0.0)}) == pytest.approx(0.2)

@@ -141,7 +141,7 @@ def _join(case: Any, test: Callable[[], None]) -> None:
     anything = test in case.skip_return_code_checks
     ends = anything or bool(expected)
     try:
-        codes = adopted.runner.run(int(case.world_size), call, _timeout_of(case), outlives_deaths=ends)
+        codes = adopted.runner.run(int(case.world_size), call, _read_timeout(case), outlives_deaths=ends)
     except RankDied as death:
         as_expected = anything or (bool(expected) and death.codes.get(0) == expected)
         if as_expected and not death.others_returned:
@@ -177,7 +177,7 @@ def _await_result(case: Any, test: Callable[[], None]) -> Any:
         with tempfile.TemporaryDirectory() as folder:
             details = {"file_name": str(Path(folder) / "rendezvous"), "id": case.id()}
             call = Call(adopted.home, Continuous.name, _read_method_name(case), details)
-            require_ends(adopted.runner.run(world_size, call, _timeout_of(case)))
+            require_ends(adopted.runner.run(world_size, call, _read_timeout(case)))
 
     return MethodType(wrapper, case)
 
@@ -267,7 +267,7 @@ def _read_method_name(case: Any) -> str:
     return str(case._testMethodName)
 
 
-def _timeout_of(case: Any) -> float:
+def _read_timeout(case: Any) -> float:
     harness: ModuleType = sys.modules[HARNESS]
     return float(harness.get_timeout(case.id()))
 

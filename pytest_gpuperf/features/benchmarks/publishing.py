@@ -19,7 +19,7 @@ from pytest_gpuperf.figures.timing import Timing
 from pytest_gpuperf.fixtures.checks import Checks
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.report.properties import read_verdicts
-from pytest_gpuperf.run.launches import launch_of
+from pytest_gpuperf.run.launches import find_launch
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 SECTION = "gpuperf"
@@ -93,7 +93,7 @@ class BenchmarkPlugin:
     def pytest_gpuperf_checked(self, item: pytest.Item, checks: Checks) -> None:
         """Publishes what the test has measured in its first launch."""
         # One benchmark for each test, under one name in every run; later launches are for the baselines.
-        first = launch_of(item).number == 1
+        first = find_launch(item).number == 1
         if first and checks.timing is not None and checks.request is not None:
             self.publish(checks.request, checks.timing, {**checks.metrics, **checks.shown})
 

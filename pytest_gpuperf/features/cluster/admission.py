@@ -6,9 +6,9 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 
 from pytest_gpuperf.features.cluster.failures import ClusterError
+from pytest_gpuperf.features.cluster.machines import find_difference, find_shared_gpu
 from pytest_gpuperf.features.cluster.member import Member
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.nodes import find_difference, find_shared_gpu
 
 
 def require_alike(members: Sequence[Member], machines: Mapping[str, Machine], *, gpus: bool, unlike: bool) -> None:

@@ -20,6 +20,7 @@ from pytest_gpuperf.features.cluster.failures import NodeLostError
 from pytest_gpuperf.features.cluster.keeping import KeptOnMembers
 from pytest_gpuperf.features.cluster.leasing import ClusterLeasing
 from pytest_gpuperf.features.cluster.lending import Lent, LentNode
+from pytest_gpuperf.features.cluster.machines import merge_machines
 from pytest_gpuperf.features.cluster.member import Member, await_long_results
 from pytest_gpuperf.features.cluster.membership import Membership, require_none_lost
 from pytest_gpuperf.features.cluster.remote_ranks import RemoteRanks
@@ -28,7 +29,6 @@ from pytest_gpuperf.features.cluster.shipping import Shipping
 from pytest_gpuperf.features.cluster.watching import ClusterWatch
 from pytest_gpuperf.features.cluster.wire import Up
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.nodes import merge_machines
 from pytest_gpuperf.hardware.site import Site, join_site
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.failures import LaunchError

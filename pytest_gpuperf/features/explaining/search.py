@@ -26,7 +26,7 @@ from pytest_gpuperf.repository import CannotRace
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
 from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS
-from pytest_gpuperf.verdicts.shares import compute_logs, merge_launches, share_of
+from pytest_gpuperf.verdicts.shares import compute_logs, make_share, merge_launches
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 _NO_TIME = "time ran out: raise --race-budget"
@@ -70,7 +70,7 @@ class _Figure:
             self.found,
             undone={name: change for name, change in self.changes.items() if name in part},
             value=merge_launches(self.list_measured(part)).value,
-            share=share_of(race, better, len(self.as_it_is)),
+            share=make_share(race, better, len(self.as_it_is)),
             untried=self.untried,
             problem=self.problem,
         )

@@ -102,7 +102,7 @@ def find_odd_hosts(
     return tuple(found)
 
 
-def spread_of(values: Sequence[float]) -> float:
+def compute_spread(values: Sequence[float]) -> float:
     """Qn of the values: their standard deviation if they are normal, whatever fewer than half of them are.
 
     Args:
@@ -149,7 +149,7 @@ def _compare(figure: Figure, tail: float, independent: float) -> Compared:
     sign = -1.0 if figure.better == "higher" else 1.0
     logs = {host: sign * math.log(value) for host, value in figure.values.items()}
     center = statistics.median(logs.values())
-    spread = max(spread_of(list(logs.values())), LEAST_SPREAD)
+    spread = max(compute_spread(list(logs.values())), LEAST_SPREAD)
     degrees = independent * _EFFICIENCY * len(logs) / (len(logs) + _FEWER) * (len(logs) - 1)
     bound = max(upper_quantile(tail, degrees) * spread, LEAST_LOSS)
     standings = [

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.one_line import make_one_line
-from pytest_gpuperf.report.table import COLUMNS, count_lines, describe_unchecked, format_cells, rank_verdicts
+from pytest_gpuperf.report.table import COLUMNS, describe_counts, describe_unchecked, format_cells, rank_verdicts
 from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -44,7 +44,7 @@ def _format_head(findings: Findings) -> str:
     outcomes = ", ".join(f"{findings.outcomes[name]} {name}" for name in ("failed", "passed", "skipped"))
     lines = ["### gpuperf\n", f"{format_count(findings.outcomes.total(), 'test')} on ranks: {outcomes}\n"]
     if findings.verdicts:
-        lines.append(f"{_format_text(count_lines(findings.verdicts))}\n")
+        lines.append(f"{_format_text(describe_counts(findings.verdicts))}\n")
     return "\n".join(lines)
 
 

@@ -119,7 +119,7 @@ def make_altered_work(work: Any, alter: Callable[[], None], held: list[Any]) -> 
     return _make_work(future.then(alter_result))
 
 
-def group_of(boxed: Any) -> Any:
+def unbox_group(boxed: Any) -> Any:
     """The process group that an operator got; publicly, operators cannot be seen."""
     unbox: Any = dist.ProcessGroup.unbox
     return unbox(boxed)

@@ -78,9 +78,9 @@ class Interception:
         return c10d_internals.run_kernel(name, keyset, args) if there is None else there(keyset, *args)
 
     def _see(self, operator: Operator, args: Sequence[Any]) -> Site:
-        group = c10d_internals.group_of(args[operator.group])
+        group = c10d_internals.unbox_group(args[operator.group])
         frame = c10d_internals.find_caller_frame()
-        file, line, operation, by_torch = places.place_of(frame, operator.name)
+        file, line, operation, by_torch = places.find_place(frame, operator.name)
         site = Site(file, line, operation, places.describe_group(group), 0)
         inputs = operator.inputs(args)
         if by_torch:
@@ -105,7 +105,7 @@ class Interception:
 
     def _alter(self, name: str, keyset: Any, args: tuple[Any, ...], kind: Kind) -> Any:
         operator = OPERATORS[name]
-        group = c10d_internals.group_of(args[operator.group])
+        group = c10d_internals.unbox_group(args[operator.group])
         size, rank = group.size(), group.rank()
         if kind is Kind.GROUP:
             return self._run_over_others(name, keyset, args, group)

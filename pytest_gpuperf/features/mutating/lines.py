@@ -14,7 +14,7 @@ _TESTS = 3  # that are named for a site
 _CALLS = 10  # that no program makes, and that are listed
 
 
-def plan_line(faults: int, sites: int, seconds: float) -> str:
+def describe_plan(faults: int, sites: int, seconds: float) -> str:
     """What is about to be done.
 
     Args:

@@ -15,13 +15,13 @@ import pytest
 
 from pytest_gpuperf.features.mutating.coverage import Coverage, Judged, Outcome
 from pytest_gpuperf.features.mutating.faults import Calls, Fault, Kind, Site, list_kinds
-from pytest_gpuperf.features.mutating.lines import plan_line
+from pytest_gpuperf.features.mutating.lines import describe_plan
 from pytest_gpuperf.features.mutating.on_rank import Observation, Observed, observe
 from pytest_gpuperf.features.mutating.source_calls import is_made, list_user_files, yield_calls
 from pytest_gpuperf.features.mutating.trying import Trying
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
-from pytest_gpuperf.run.launches import copy_for_launch, launch_of
+from pytest_gpuperf.run.launches import copy_for_launch, find_launch
 from pytest_gpuperf.run.pytest_internals import reports_kept_back, run_phases, tear_down_before
 
 _LEAST_TIMEOUT = 10.0  # seconds for a run with a fault
@@ -85,7 +85,7 @@ class Test:
     @property
     def name(self) -> str:
         """Its node id."""
-        return launch_of(self.item).identity
+        return find_launch(self.item).identity
 
 
 class Mutating:
@@ -170,7 +170,7 @@ class Mutating:
         plan = [Fault(site, kind) for site in reached for kind in list_kinds(coverage.sites[site])]
         rounds = {fault: list_kinds(coverage.sites[fault.site]).index(fault.kind) for fault in plan}
         plan.sort(key=rounds.__getitem__)
-        self._tell(plan_line(len(plan), len(reached), sum(reached[fault.site][0].seconds for fault in plan)))
+        self._tell(describe_plan(len(plan), len(reached), sum(reached[fault.site][0].seconds for fault in plan)))
         trying = Trying(len(plan), self._budget, self._tell)
         try:
             for fault in plan:

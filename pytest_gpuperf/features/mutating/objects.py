@@ -96,7 +96,7 @@ class Objects:
 
     def _see(self, name: str, arguments: Mapping[str, Any], group: Any) -> Site:
         exchange = _EXCHANGES[name]
-        file, line, operation, by_torch = places.place_of(find_caller_frame(), name)
+        file, line, operation, by_torch = places.find_place(find_caller_frame(), name)
         site = Site(file, line, operation if by_torch else name, places.describe_group(group), 0)
         with self._record.lock:
             self._record.see(site, lambda: Calls(exchange.family, 0, dist.get_world_size(group)))

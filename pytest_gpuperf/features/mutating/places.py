@@ -27,7 +27,7 @@ _MODES = ("__torch_dispatch__", "__torch_function__")  # of a mode that only pas
 _INSTALLED = (_OWN, "<", *(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")))
 
 
-def place_of(frame: FrameType, name: str) -> tuple[str, int, str, bool]:
+def find_place(frame: FrameType, name: str) -> tuple[str, int, str, bool]:
     """The file and the line of the user's code, what is called there, and whether torch sends it by itself.
 
     Args:

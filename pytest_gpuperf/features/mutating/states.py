@@ -70,7 +70,7 @@ class States:
 
     def _see(self, frame: FrameType, family: Family, operation: str) -> Site:
         """Takes note of a call; its site."""
-        file, line, _, _ = places.place_of(frame, operation)
+        file, line, _, _ = places.find_place(frame, operation)
         size = dist.get_world_size() if dist.is_initialized() else 1
         site = Site(file, line, operation, "", 0)
         with self._record.lock:

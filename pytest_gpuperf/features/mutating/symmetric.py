@@ -81,7 +81,7 @@ class SymmetricSums:
         return override
 
     def _see(self, name: str, given: torch.Tensor, group: Any) -> Site:
-        file, line, _, _ = places.place_of(c10d_internals.find_caller_frame(), name)
+        file, line, _, _ = places.find_place(c10d_internals.find_caller_frame(), name)
         site = Site(file, line, name, places.describe_group(group), 0)
         # It only adds: no operator takes the maximum.
         self._record.see(site, lambda: Calls(Family.REDUCE, 0, group.size(), given.is_floating_point(), is_max=True))

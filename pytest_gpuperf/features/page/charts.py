@@ -9,7 +9,7 @@ from typing import Any
 from pytest_gpuperf.features.page.run import Run
 from pytest_gpuperf.report.matrices import parse_matrix
 from pytest_gpuperf.report.searches import COLUMNS, cells, format_headline
-from pytest_gpuperf.report.units import format_bytes, format_count, format_value, scale_of
+from pytest_gpuperf.report.units import choose_scale, format_bytes, format_count, format_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def curve(number: int, run: Run, told: Mapping[str, Any]) -> Curve:
         told: the sweep, as in ``curves.curve_properties``.
     """
     peak = max(told["bandwidths"])
-    scale, symbol = scale_of(peak, "B/s")
+    scale, symbol = choose_scale(peak, "B/s")
     rows = [
         (format_bytes(size), format_value(seconds, "s"), format_value(bandwidth, "B/s"))
         for size, seconds, bandwidth in zip(told["sizes"], told["seconds"], told["bandwidths"], strict=True)
@@ -154,8 +154,8 @@ def _make_frontier(ran: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """What the chart of time against memory draws; None if a configuration's memory is unknown."""
     if any(row["peak_bytes"] is None for row in ran):
         return None
-    time_scale, time_unit = scale_of(max(row["seconds"] for row in ran), "s")
-    scale, unit = scale_of(max(row["peak_bytes"] for row in ran), "B")
+    time_scale, time_unit = choose_scale(max(row["seconds"] for row in ran), "s")
+    scale, unit = choose_scale(max(row["peak_bytes"] for row in ran), "B")
     return {
         "kind": "frontier",
         "unit": time_unit,

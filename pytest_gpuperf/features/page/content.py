@@ -22,7 +22,7 @@ from pytest_gpuperf.features.page.topology import Picture
 from pytest_gpuperf.report.change import show_change
 from pytest_gpuperf.report.headline import TestFigures, group_by_test
 from pytest_gpuperf.report.ran import Ran
-from pytest_gpuperf.report.units import format_count, format_percent, format_value, scale_of
+from pytest_gpuperf.report.units import choose_scale, format_count, format_percent, format_value
 from pytest_gpuperf.report.verdict_line import describe_outcome, list_details
 from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome
@@ -265,7 +265,7 @@ class Content:
 
     def _make_drawing(self, run: Run, verdict: Verdict) -> dict[str, Any]:
         metric, baseline = verdict.metric, verdict.baseline
-        scale, symbol = scale_of(metric.value, metric.unit)
+        scale, symbol = choose_scale(metric.value, metric.unit)
         drawing: dict[str, Any] = {
             "kind": "figure",
             "unit": symbol,

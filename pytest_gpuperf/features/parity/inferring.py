@@ -276,7 +276,7 @@ def infer(
         parts = {rank: _cut_as_placed(record.placement, cutter) for rank, record in held.items() if record.placement}
         if all(parts[rank].of(whole).shape == shapes[rank] for rank in held):
             return Layout(parts, "DTensor")
-    if known is not None and all(r in known and _shape_of(known[r], whole) == shapes[r] for r in held):
+    if known is not None and all(r in known and _infer_shape(known[r], whole) == shapes[r] for r in held):
         return Layout({rank: known[rank] for rank in held}, "start")
     ranks = sorted(held)
     tensors = {rank: held[rank].tensor.double() for rank in ranks}
@@ -309,7 +309,7 @@ def infer(
     return Layout(dict(zip(ranks, best[1], strict=True)), "shape" if count == 1 else source, found)
 
 
-def _shape_of(part: Part, whole: torch.Tensor) -> tuple[int, ...] | None:
+def _infer_shape(part: Part, whole: torch.Tensor) -> tuple[int, ...] | None:
     if part.index is None:
         return tuple(whole.shape)
     fits = not part.index.numel() or int(part.index.max()) < whole.numel()

@@ -61,7 +61,7 @@ def judge_files(
                 f"tolerance: {tolerances.share:.1g} of each tensor's largest element, a rule of thumb, since "
                 f"{reference} has no runs with random rounding: run it with PARITY_ROUNDING=1, 2, ... 6 too"
             )
-        axes = mesh or _mesh_of(traces)
+        axes = mesh or _find_mesh(traces)
         vectors = list_vectors(whole, [])
         verdict = judge(Question(whole, traces, tolerances, axes, layouts, microbatches, vectors=vectors))
     except (ValueError, LayoutError) as error:
@@ -70,7 +70,7 @@ def judge_files(
     return report, said
 
 
-def _mesh_of(traces: Sequence[Trace]) -> Mapping[str, int]:
+def _find_mesh(traces: Sequence[Trace]) -> Mapping[str, int]:
     """The mesh of the first DTensor that lies on all ranks; empty if there is none."""
     for record in traces[0]:
         place = record.placement

@@ -15,7 +15,7 @@ from pytest_gpuperf.traces.profile import Profile
 VIEWER = "https://ui.perfetto.dev"
 
 
-def profile_lines(shown: Sequence[Mapping[str, Any]]) -> list[Line]:
+def describe_profiles(shown: Sequence[Mapping[str, Any]]) -> list[Line]:
     """Return the summary's lines: what was exposed in each overlap, where the traces are, and how to open one.
 
     Args:
@@ -46,5 +46,5 @@ def _describe_overlap(profile: Profile, exposed: float) -> Line:
     )
 
 
-PROFILES = Shown("profiles", Profile, profile_lines)
+PROFILES = Shown("profiles", Profile, describe_profiles)
 """The profiles of programs."""

@@ -22,7 +22,7 @@ from pytest_gpuperf.fixtures.checks import Checks, Measured
 from pytest_gpuperf.report.one_line import make_one_line
 from pytest_gpuperf.report.units import format_bytes
 from pytest_gpuperf.run.current_ranks import CurrentRanks
-from pytest_gpuperf.run.launches import launch_of
+from pytest_gpuperf.run.launches import find_launch
 from pytest_gpuperf.run.selection import world_size
 from pytest_gpuperf.traces.lanes import MOST, merge_lanes
 from pytest_gpuperf.traces.merging import write
@@ -92,7 +92,7 @@ class Profiling:
         item.user_properties += PROFILES.carry(make_plain(_limit_intervals(found)))
 
     def _profile(self, test: str, arm: str, world_size: int, one: Measured) -> Profile:
-        from pytest_gpuperf.timing.profiling import STEPS, profile_steps  # loads torch, as the test has
+        from pytest_gpuperf.features.profiling.on_rank import STEPS, profile_steps  # loads torch, as the test has
 
         args = (one.program, one.kwargs, one.sampling, f"{test} {arm}", one.sizes, one.nbytes)
         path = self._folder / make_file_name(test, arm)
@@ -126,14 +126,14 @@ class TestProfiler:
 
     def pytest_gpuperf_measures(self, item: pytest.Item, checks: Checks) -> None:
         """Has what the test measures kept, in its first launch."""
-        if launch_of(item).number == 1:
+        if find_launch(item).number == 1:
             checks.measured = []
 
     def pytest_gpuperf_checked(self, item: pytest.Item, checks: Checks) -> None:
         """Profiles what the test has measured."""
         measured, checks.measured = checks.measured, None  # which holds the programs' arguments
         if measured:
-            self._profiling.profile(item, launch_of(item).identity, world_size(item) or 0, measured)
+            self._profiling.profile(item, find_launch(item).identity, world_size(item) or 0, measured)
 
 
 def make_file_name(test: str, arm: str) -> str:

@@ -8,7 +8,7 @@ from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision
 from pytest_gpuperf.verdicts.rule import Policy, Rule
-from pytest_gpuperf.verdicts.shares import apply_request, compute_logs, merge_launches, share_of
+from pytest_gpuperf.verdicts.shares import apply_request, compute_logs, make_share, merge_launches
 from pytest_gpuperf.verdicts.verdict import Verdict, invalidate
 
 
@@ -63,7 +63,7 @@ class Contest:
             launches=len(present),
             against=blocks.against,
             old=merge_launches(blocks.old).value,
-            code=share_of(found, better, len(present)),
+            code=make_share(found, better, len(present)),
         )
         if found.decision is Decision.ACCUSED:
             return apply_request(replace(verdict, outcome=Outcome.REGRESSED, reason=None))

@@ -11,7 +11,7 @@ import pytest
 from pytest_gpuperf.features.racing.arms.arm import Measured
 from pytest_gpuperf.run.concluding import FIGURES
 from pytest_gpuperf.run.current_launch import CurrentLaunch
-from pytest_gpuperf.run.launches import copy_for_launch, launch_of
+from pytest_gpuperf.run.launches import copy_for_launch, find_launch
 from pytest_gpuperf.run.pytest_internals import run_phases
 from pytest_gpuperf.run.selection import hash_test_body, is_perf_function, world_size
 
@@ -60,7 +60,7 @@ class Relaunching:
         began = time.monotonic()
         self._number += 1
         self._launch.tests = tests
-        found = {launch_of(item).identity: item for item in self._items}
+        found = {find_launch(item).identity: item for item in self._items}
         measured = [(test, item) for test in tests if is_perf_function(item := found.get(test))]
         measured.sort(key=lambda one: world_size(one[1]) or 0)  # the world, and with it the processes, changes seldom
         clones = [(test, copy_for_launch(item, self._number)) for test, item in measured]

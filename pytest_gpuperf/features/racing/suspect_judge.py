@@ -16,7 +16,14 @@ from pytest_gpuperf.verdicts.opinion import Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision, Sequential
 from pytest_gpuperf.verdicts.rule import APART, HALF, MOST_CLEARING, MOST_CLEARING_ELSEWHERE
-from pytest_gpuperf.verdicts.shares import apply_request, change_of, compute_log, compute_logs, merge_launches, share_of
+from pytest_gpuperf.verdicts.shares import (
+    apply_request,
+    compute_log,
+    compute_logs,
+    convert_loss,
+    make_share,
+    merge_launches,
+)
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 SURELY = 2.0
@@ -142,8 +149,8 @@ class SuspectJudge:
         found = replace(
             self._replace_metric(suspect, blocks.present, history),
             against=blocks.against,
-            code=share_of(code, stored.better, len(blocks.present)),
-            environment=share_of(environment, stored.better, len(blocks.old)),
+            code=make_share(code, stored.better, len(blocks.present)),
+            environment=make_share(environment, stored.better, len(blocks.old)),
         )
         if code.decision is Decision.ACCUSED:
             return apply_request(self._judge.excuse(replace(found, outcome=Outcome.REGRESSED, reason=None)))
@@ -165,7 +172,7 @@ class SuspectJudge:
         found = replace(
             self._replace_metric(suspect, launches, history),
             against=commit,
-            environment=share_of(environment, stored.better, len(launches)),
+            environment=make_share(environment, stored.better, len(launches)),
         )
         return self._judge_environment(found, environment)
 
@@ -224,7 +231,7 @@ class SuspectJudge:
         """The suspect with the figure of several launches."""
         metric = merge_launches(present)
         loss = compute_log(metric.value, metric.better) - history.center
-        return replace(suspect, metric=metric, launches=len(present), change=change_of(loss, metric.better))
+        return replace(suspect, metric=metric, launches=len(present), change=convert_loss(loss, metric.better))
 
     def _is_gross(self, verdict: Verdict) -> bool:
         """Whether a loss is beyond what machines of one kind differ by, or below the model's floor.

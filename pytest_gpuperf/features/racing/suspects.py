@@ -14,7 +14,7 @@ from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.properties import make_launch_properties, make_verdict_properties
 from pytest_gpuperf.report.verdict_line import VerdictCommands
 from pytest_gpuperf.run.concluding import VERDICTS, WAITS, Ruling
-from pytest_gpuperf.run.launches import launch_of
+from pytest_gpuperf.run.launches import find_launch
 from pytest_gpuperf.run.pytest_internals import run_phases
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -37,7 +37,7 @@ class Held:
     @property
     def identity(self) -> str:
         """Its node id, the same in each launch."""
-        return launch_of(self.item).identity
+        return find_launch(self.item).identity
 
     @property
     def suspects(self) -> list[Verdict]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpuperf.baselines.mode import Mode
-from pytest_gpuperf.baselines.provenance import UNKNOWN, commit_of
+from pytest_gpuperf.baselines.provenance import UNKNOWN, read_commit
 from pytest_gpuperf.features.recording.options import RecordingOptions
 from pytest_gpuperf.features.recording.recording import Recording
 from pytest_gpuperf.features.recording.saving import Saved
@@ -36,7 +36,7 @@ class ClosingLines:
     def _explain_no_commit(self) -> list[str]:
         """Says of a record that names no commit why, since no later run can race it."""
         root, saved = self.commands.root, self.recording.saved
-        if saved is None or not saved.tests or commit_of(root) != UNKNOWN:
+        if saved is None or not saved.tests or read_commit(root) != UNKNOWN:
             return []
         try:
             Repository.of(root).resolve("HEAD")

@@ -11,7 +11,7 @@ from pytest_gpuperf.features.recording.recording import Recording
 from pytest_gpuperf.options import runs_tests
 from pytest_gpuperf.report.one_line import make_one_line
 from pytest_gpuperf.run.exit_status import PASSED, is_interrupted
-from pytest_gpuperf.run.launches import LaunchOf, launch_of
+from pytest_gpuperf.run.launches import LaunchOf, find_launch
 from pytest_gpuperf.run.pytest_internals import run_phases
 from pytest_gpuperf.run.selection import drop_measured, is_perf, list_planned, sort_by_launch
 
@@ -58,7 +58,7 @@ class RecordedRun:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Learns what is going to be recorded."""
-        self._launches = {item.nodeid: launch_of(item) for item in session.items if is_perf(item)}
+        self._launches = {item.nodeid: find_launch(item) for item in session.items if is_perf(item)}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_gpuperf.baselines.merge import UpdatePolicy
-from pytest_gpuperf.baselines.provenance import commit_of, stamp
+from pytest_gpuperf.baselines.provenance import read_commit, stamp
 from pytest_gpuperf.baselines.recorded import Launch, RecordedTest
 from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.baselines.storage import make_journal_path, make_storage
@@ -79,7 +79,7 @@ class Recording:
             JournalError: the recording cannot be resumed, or would be lost and nobody has said that it may.
         """
         machine, launches = self._machine, self._options.launches
-        self._plan = RecordingPlan(machine.key, commit_of(self._rootpath), launches, tests, machine.match)
+        self._plan = RecordingPlan(machine.key, read_commit(self._rootpath), launches, tests, machine.match)
         if self._options.resume is None:
             Journal.spare(self.journal_path, self._plan)
         if not self._options.resume:

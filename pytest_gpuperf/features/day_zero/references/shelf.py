@@ -15,9 +15,10 @@ from pathlib import Path
 
 from pytest_gpuperf.baselines.match import Scalar, describe_difference
 from pytest_gpuperf.features.day_zero.references.schema import Recorded, References
+from pytest_gpuperf.figures.comparable import find_mismatch
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.history import History
-from pytest_gpuperf.verdicts.shares import compute_log, is_comparable
+from pytest_gpuperf.verdicts.shares import compute_log
 
 DATA = Path(__file__).parent / "data"
 _RANKS = re.compile(r"\[(\d+)ranks?(?=[-\]])")
@@ -104,7 +105,7 @@ class Shelf:
             # What one GPU does by itself crosses no link.
             linked = topology in ("", self.topology) or metric.scope == "gpu"
             same = recorded.body_hash == body_hash
-            if linked and same and is_comparable(metric, recorded.unit, recorded.better, recorded.clock):
+            if linked and same and find_mismatch(metric, recorded) is None:
                 found[ranks].append(recorded)
         return found
 

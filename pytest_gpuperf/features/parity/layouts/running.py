@@ -19,7 +19,7 @@ from pytest_gpuperf.features.parity.layouts.attention import require_attention
 from pytest_gpuperf.features.parity.layouts.plans import derive
 from pytest_gpuperf.features.parity.layouts.programs import SAVED_AFTER, resume_run, run_whole, save
 from pytest_gpuperf.features.parity.layouts.table import Result, Row
-from pytest_gpuperf.features.parity.layouts.training import SplitError, batch_of, build, train_reference
+from pytest_gpuperf.features.parity.layouts.training import SplitError, build, make_batch, train_reference
 from pytest_gpuperf.features.parity.records import Trace
 from pytest_gpuperf.features.parity.reference import References
 from pytest_gpuperf.features.parity.report import Report
@@ -169,13 +169,13 @@ class _Attempts:
         if size == 1 or self._subject.plan:
             return {}
         if size not in self._plans:
-            inputs, _ = batch_of(self._subject, 1, torch.device("cpu"))
+            inputs, _ = make_batch(self._subject, 1, torch.device("cpu"))
             with self._references.alike():
                 self._plans[size] = derive(build(self._subject), inputs, size)
         return self._plans[size]
 
     def _require_attention(self) -> None:
-        inputs, _ = batch_of(self._subject, 1, torch.device("cpu"))
+        inputs, _ = make_batch(self._subject, 1, torch.device("cpu"))
         with self._references.alike():
             require_attention(build(self._subject), inputs)
 

@@ -49,7 +49,7 @@ def make_optimizer(subject: Subject, model: nn.Module) -> torch.optim.Optimizer:
     return made
 
 
-def batch_of(subject: Subject, step: int, device: torch.device) -> tuple[Any, Any]:
+def make_batch(subject: Subject, step: int, device: torch.device) -> tuple[Any, Any]:
     """The inputs and targets of a step, from 1 on.
 
     Raises:
@@ -170,7 +170,7 @@ def train(
     with watch(model, optimizer, after=after) as trace:
         for step in range(after + 1, subject.steps + 1):
             optimizer.zero_grad()
-            whole = batch_of(subject, step, device)
+            whole = make_batch(subject, step, device)
             inputs, targets = shares.cut(whole)
             with shares.within((inputs, targets)):
                 total, count = compute_loss(subject, call(wrapped, inputs), targets)

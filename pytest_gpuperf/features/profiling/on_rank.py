@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_gpuperf.timing.clock import choose_clock
 from pytest_gpuperf.timing.sampling import Sampling
-from pytest_gpuperf.timing.stepping import Step, capture, prepare, reset_of
+from pytest_gpuperf.timing.stepping import Step, capture, find_reset, prepare
 from pytest_gpuperf.torch_internals import find_flight_recorder
 from pytest_gpuperf.traces.rank_trace import STEP, Issued, RankTrace
 
@@ -56,7 +56,7 @@ def profile_steps(
     step = (
         prepare(context, program, kwargs) if nbytes is None else _prepare_size(context, program, kwargs, sizes, nbytes)
     )
-    reset = reset_of(step)
+    reset = find_reset(step)
     cuda = context.device.type == "cuda"
     if sampling.cuda_graph and cuda:
         step = capture(step, 1)

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context, Resettable
-from pytest_gpuperf.timing.profiling import STEPS, profile_steps
+from pytest_gpuperf.features.profiling.on_rank import STEPS, profile_steps
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.traces.merging import write
 from pytest_gpuperf.traces.rank_trace import RankTrace
