@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuperf import hooks
+import pytest_gpuperf.hooks as hooks  # "from pytest_gpuperf" would ask each feature for the name
 from pytest_gpuperf.features import iterate_modules
 from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.options import NamedOptions, add_options, add_short_options, drop_values, is_given

@@ -23,16 +23,15 @@ _FOLDER = Path(__file__).parent
 
 def iterate_modules(name: str) -> Iterator[tuple[str, ModuleType]]:
     """Yields each feature that has a module of this name, with the module, in alphabetical order."""
-    for feature, package in _iterate_packages():
-        if (_FOLDER / feature / f"{name}.py").is_file():
-            yield feature, import_module(f"{package.__name__}.{name}")
+    for feature, package in _iterate_packages(f"{name}.py"):
+        yield feature, import_module(f"{package.__name__}.{name}")
 
 
 def find_public(name: str) -> str | None:
     """Returns the module that defines this public name of a feature; None if no feature has the name."""
     homes = (
         f"{package.__name__}.{package.PUBLIC[name]}"
-        for _, package in _iterate_packages()
+        for _, package in _iterate_packages("__init__.py")
         if name in getattr(package, "PUBLIC", {})
     )
     return next(homes, None)
@@ -51,10 +50,9 @@ def list_shown() -> list[Shown]:
     return [*KINDS, *added]
 
 
-def _iterate_packages() -> Iterator[tuple[str, ModuleType]]:
-    """Yields each feature that has what it needs, with its package."""
-    there = sorted(path.parent.name for path in _FOLDER.glob("*/__init__.py"))
-    for feature in there:
-        package = import_module(f"{__name__}.{feature}")
-        if set(getattr(package, "NEEDS", ())) <= set(there):
-            yield feature, package
+def _iterate_packages(file: str) -> Iterator[tuple[str, ModuleType]]:
+    """Yields each feature that has this file and what the feature needs, with its package."""
+    for path in sorted(_FOLDER.glob(f"*/{file}")):
+        package = import_module(f"{__name__}.{path.parent.name}")
+        if all((_FOLDER / need / "__init__.py").is_file() for need in getattr(package, "NEEDS", ())):
+            yield path.parent.name, package
