@@ -73,7 +73,7 @@ def pytest_gpuperf_nodes(config: pytest.Config, options: Options) -> RunNodes | 
 
 @pytest.hookspec(firstresult=True)
 def pytest_gpuperf_judges(config: pytest.Config, options: Options, machine: Machine) -> Judged | None:
-    """Returns who judges the run's figures, or keeps them; None for the baselines of the machine.
+    """Returns who judges the run's metrics, or keeps them; None for the baselines of the machine.
 
     Args:
         config: pytest's.
@@ -87,7 +87,7 @@ def pytest_gpuperf_judges(config: pytest.Config, options: Options, machine: Mach
 
 @pytest.hookspec(firstresult=True)
 def pytest_gpuperf_expects(machine: Machine, policy: Policy) -> Expects | None:
-    """Returns what says what is expected of a figure that has no record; None if nothing is.
+    """Returns what says what is expected of a metric that has no record; None if nothing is.
 
     Args:
         machine: of the run.
@@ -170,7 +170,7 @@ def pytest_gpuperf_measures(item: pytest.Item, checks: Checks) -> None:
 
 @pytest.hookspec
 def pytest_gpuperf_checked(item: pytest.Item, checks: Checks) -> None:
-    """A test's body has ended, and its figures are about to be judged, recorded or shown.
+    """A test's body has ended, and its metrics are about to be judged, recorded or shown.
 
     Args:
         item: the test.
@@ -182,7 +182,7 @@ def pytest_gpuperf_checked(item: pytest.Item, checks: Checks) -> None:
 def pytest_gpuperf_shows() -> Sequence[Shown]:
     """Returns kinds of what tests show besides metrics.
 
-    A feature puts the values of a test into its report, for example when its figures were checked:
+    A feature puts the values of a test into its report, for example when its metrics were checked:
     ``item.user_properties += kind.carry(values)``. The summary prints the kind's lines about all tests of a run, and
     the results file contains the values.
     """

@@ -167,7 +167,7 @@ def find_ranks_marker(node: pytest.Item | pytest.Function, nodeid: str) -> Ranks
 
 
 def find_scope(node: pytest.Item, figure: str) -> Scope:
-    """Return what a figure of a test depends on, by the closest marker ``depends`` that names it, or names none.
+    """Return what a metric of a test depends on, by the closest marker ``depends`` that names it, or names none.
 
     Raises:
         ValueError: a marker that cannot be meant; names the test.

@@ -212,13 +212,13 @@ class Options:
     policy: Policy
     """What a verdict may get wrong, and which loss it must find."""
     strict_baselines: bool = True
-    """Whether a figure without a baseline fails, whatever a model of the hardware says."""
+    """Whether a metric without a baseline fails, whatever a model of the hardware says."""
     results: Path | None = None
     """The file of the results as JSON."""
     environment_fails: bool | None = None
     """Whether a run fails if the environment is slower; None: only on GPUs that the record knows."""
     undecided_fails: bool = False
-    """Whether a run fails if a figure is undecided."""
+    """Whether a run fails if a metric is undecided."""
     run: str | None = None
     """Names the run to all of its workers; None if it has one process."""
     largest_worlds: bool = False

@@ -170,7 +170,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Judges a perf test's figures when its body has come to its end."""
+    """Judges a perf test's metrics when its body has come to its end."""
     if run := find_hooks(item.config):
         yield from run.runtest_call(item)
     else:

@@ -1,4 +1,4 @@
-"""Two files of figures of one hardware, side by side: records, or results of runs."""
+"""Two files of metrics of one hardware, side by side: records, or results of runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,14 +51,14 @@ class Compared:
 
 
 def compare(first: Path, second: Path) -> Compared:
-    """Holds the figures of the second file against those of the first.
+    """Holds the metrics of the second file against those of the first.
 
     Args:
         first: A record, or results of ``--gpuperf-json``.
         second: The same, of the same hardware.
 
     Raises:
-        BaselineError: A file cannot be used, or the two have no figures that can be compared.
+        BaselineError: A file cannot be used, or the two have no metrics that can be compared.
     """
     one, other = _load(first), _load(second)
     if one.hardware_key != other.hardware_key:

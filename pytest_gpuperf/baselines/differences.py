@@ -47,7 +47,7 @@ def differing(recorded: Iterable[Mapping[str, str]], now: Mapping[str, str]) -> 
 
 
 def sort_by_likelihood(differs: Mapping[str, tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
-    """The differences in the order in which they are likely to move a figure.
+    """The differences in the order in which they are likely to move a metric.
 
     Somebody set a variable on purpose, so variables come first, and NCCL's before others. Of versions, those of what
     moves data and computes come before those of what only starts it. The setup of GPUs and host stands among them.

@@ -1,4 +1,4 @@
-"""Losses that an update would write, and figures of two entries that can be held against one another."""
+"""Losses that an update would write, and metrics of two entries that can be held against one another."""
 
 import math
 from collections.abc import Mapping
@@ -62,13 +62,13 @@ def find_comparable(old: TestBaseline, new: TestBaseline) -> Mapping[str, Metric
 
 
 def describe_mismatch(name: str, one: MetricBaseline, other: MetricBaseline) -> str:
-    """Why figures of the two cannot be compared; empty where they can."""
+    """Why metrics of the two cannot be compared; empty where they can."""
     what = find_mismatch(one, other)
     return f"{what} of {cut(name)} was {cut(getattr(one, what))!r} and is {cut(getattr(other, what))!r}" if what else ""
 
 
 def compute_gain(better: Better, old: float, new: float) -> float:
-    """The logarithm of by how much the new figure is better."""
+    """The logarithm of by how much the new metric is better."""
     return math.log(new / old) if better == "higher" else math.log(old / new)
 
 
@@ -82,5 +82,5 @@ def find_changes(old: TestBaseline, new: TestBaseline) -> dict[str, Change]:
 
 
 def compute_change(better: Better, old: float, new: float) -> float:
-    """The new figure relative to the old one, as a fraction; above 0 is better, whichever direction that is."""
+    """The new metric relative to the old one, as a fraction; above 0 is better, whichever direction that is."""
     return new / old - 1 if better == "higher" else 1 - new / old

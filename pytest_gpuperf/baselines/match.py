@@ -1,4 +1,4 @@
-"""The facts behind a hardware key, as files keep them, and what of them makes figures of two machines incomparable."""
+"""The facts behind a hardware key, as files keep them, and what of them makes metrics of two machines incomparable."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ _DIGITS = 1e-4  # a file keeps five
 
 
 def describe_difference(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> str | None:
-    """What was found and what is stored, where they differ; None where figures of both can be compared.
+    """What was found and what is stored, where they differ; None where metrics of both can be compared.
 
     What either does not tell differs from nothing.
     """
@@ -40,7 +40,7 @@ def describe_cure(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> 
 
 
 def unite(several: Iterable[Mapping[str, Scalar]]) -> dict[str, Scalar]:
-    """What machines tell together whose figures can be compared: of each fact what the first says that tells it."""
+    """What machines tell together whose metrics can be compared: of each fact what the first says that tells it."""
     facts: dict[str, Scalar] = {}
     for told in several:
         facts |= {name: value for name, value in told.items() if facts.get(name) is None}

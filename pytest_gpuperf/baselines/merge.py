@@ -214,7 +214,7 @@ def _is_stale(old: TestBaseline, new: TestBaseline) -> bool:
 
 
 def _describe_mismatch(one: TestBaseline, other: TestBaseline) -> str:
-    """Why figures of the two cannot be compared; empty where they can."""
+    """Why metrics of the two cannot be compared; empty where they can."""
     if one.body_hash != other.body_hash:
         return f"the test's body was {cut(one.body_hash)!r} and is {cut(other.body_hash)!r}"
     if set(one.metrics) != set(other.metrics):

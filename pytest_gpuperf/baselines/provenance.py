@@ -1,4 +1,4 @@
-"""When, where and by whom figures came to be."""
+"""When, where and by whom metrics came to be."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MORE_SETTINGS = frozenset(
         "PYTORCH_CUDA_ALLOC_CONF",
     }
 )
-_GIT_TIMEOUT = 10.0  # seconds; no run waits longer for what only tells where its figures come from
+_GIT_TIMEOUT = 10.0  # seconds; no run waits longer for what only tells where its metrics come from
 
 
 def read_time() -> str:

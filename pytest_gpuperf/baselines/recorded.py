@@ -1,4 +1,4 @@
-"""What was measured, on its way into baselines: figures by launch and test."""
+"""What was measured, on its way into baselines: metrics by launch and test."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ class Launch:
 
 @dataclass(slots=True)
 class RecordedTest:
-    """The figures of one test, launch after launch."""
+    """The metrics of one test, launch after launch."""
 
     body_hash: str
     metrics: dict[str, list[tuple[str, Metric]]] = field(default_factory=dict)
-    """By name: launch id and figure."""
+    """By name: launch id and metric."""
     numbers: dict[str, int] = field(default_factory=dict)
     """Numbers of the launches, by id."""
 
     def add(self, number: int, launch: str, metrics: Mapping[str, Metric]) -> None:
-        """Adds the figures of one more launch, given by its number and id."""
+        """Adds the metrics of one more launch, given by its number and id."""
         self.numbers[launch] = number
         for name, metric in metrics.items():
             self.metrics.setdefault(name, []).append((launch, metric))
 
     def complete(self, launches: int) -> bool:
-        """Whether each metric has a figure of each of so many launches."""
+        """Whether each metric has a value of each of so many launches."""
         return bool(self.metrics) and all(len(figures) == launches for figures in self.metrics.values())
 
     def lack(self, launches: int) -> str:
@@ -69,7 +69,7 @@ class RecordedTest:
         return "it ran more than once in a launch: select it once"
 
     def launches(self) -> set[str]:
-        """The ids of the launches that its figures are of."""
+        """The ids of the launches that its metrics are of."""
         return {id_ for figures in self.metrics.values() for id_, _ in figures}
 
     def entry(self) -> TestBaseline:

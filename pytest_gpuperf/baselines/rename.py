@@ -16,7 +16,7 @@ class RenameError(Exception):
 
 
 def rename(storage: Storage, old: str, new: str, stamp: Stamp) -> dict[str, dict[str, str]]:
-    """Gives entries of every hardware another name; figures and history stay, and an update says so.
+    """Gives entries of every hardware another name; metrics and history stay, and an update says so.
 
     Args:
         storage: Of the baselines.

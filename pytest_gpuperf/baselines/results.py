@@ -33,7 +33,7 @@ class ResultsForm:
     """Baselines: every launch of every perf test that ran; no anchors, no updates, nothing that a reviewer writes."""
     verdicts: tuple[Mapping[str, Any], ...]
     unchecked: tuple[Mapping[str, str], ...] = field(default=(), metadata=OPTIONAL)
-    """Figures that have a baseline and that their tests did not check."""
+    """Metrics that have a baseline and that their tests did not check."""
     ran: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
     """What became of each test on ranks."""
     shown: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict, metadata=OMITTED)

@@ -15,7 +15,7 @@ CURE = (
     "or delete it"
 )
 
-# A known regression leaves more than a tenth of a figure; 90 where 90e9 was meant does not, and would excuse anything.
+# A known regression leaves more than a tenth of a metric; 90 where 90e9 was meant does not, and would excuse anything.
 FACTOR = 10.0
 
 _ABOVE_0 = Checked(lambda number: number > 0, "a number above 0")
@@ -46,14 +46,14 @@ class KnownRegression:
         return today <= self.until
 
     def fits(self, baseline: float) -> bool:
-        """Whether it can be about a figure of which this is the baseline's centre, in its unit."""
+        """Whether it can be about a metric of which this is the baseline's centre, in its unit."""
         return self.center is None or 1 / FACTOR <= self.center / baseline <= FACTOR
 
     def covers(self, value: float, better: Better, bound: float) -> bool:
-        """Whether a regressed figure is no worse than was expected.
+        """Whether a regressed metric is no worse than was expected.
 
         Args:
-            value: The figure.
+            value: The metric.
             better: Which way it is better.
             bound: How much worse than ``center`` it may be, as a ratio minus 1.
         """

@@ -82,7 +82,7 @@ class LaunchInfo:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFigure:
-    """One launch's figure for one metric."""
+    """One launch's value of one metric."""
 
     launch: str
     """Id of the launch, a key of Baselines.launches."""
@@ -99,7 +99,7 @@ class LaunchFigure:
     """Temperature of the busy GPUs meanwhile."""
 
     def __post_init__(self) -> None:
-        """Refuses figures that have no logarithm."""
+        """Refuses metrics that have no logarithm."""
         for name in ("median", "q1", "q3"):
             figure = getattr(self, name)
             number = convert_to_finite(figure)
@@ -160,7 +160,7 @@ class TestBaseline:
     __test__: ClassVar[bool] = False  # pytest would collect a class of this name
 
     body_hash: str
-    """Names the test's source: figures of another body are not comparable."""
+    """Names the test's source: metrics of another body are not comparable."""
     metrics: Mapping[str, MetricBaseline]
     expected: Mapping[str, KnownRegression] = field(default_factory=dict, metadata=OMITTED)
     """Known regressions by metric; written by hand."""
@@ -180,7 +180,7 @@ class Update:
     reason: str
     tests: tuple[str, ...]
     launches: Count
-    """How many launches the new figures rest on."""
+    """How many launches the new metrics rest on."""
     mode: str | None = field(default=None, metadata=OMITTED)
     """Which entries it was to replace; None in a file of schema 1."""
     changed: Mapping[str, Mapping[str, Change]] = field(default_factory=dict, metadata=OMITTED)
@@ -195,13 +195,13 @@ class Baselines:
 
     hardware_key: str
     match: Mapping[str, Scalar]
-    """Facts of the machine: figures of GPUs with others are not comparable."""
+    """Facts of the machine: metrics of GPUs with others are not comparable."""
     launches: Mapping[str, LaunchInfo] = field(default_factory=dict)
     tests: Mapping[str, TestBaseline] = field(default_factory=dict)
     updates: tuple[Update, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses a key that is no file's name, and figures of launches that nobody described."""
+        """Refuses a key that is no file's name, and metrics of launches that nobody described."""
         if not _KEY.fullmatch(self.hardware_key):
             raise ValueError(f"hardware_key is {cut(self.hardware_key)!r}, expected {KEY_LETTERS}")
         if unknown := sorted(_list_launches(self.tests) - set(self.launches)):
@@ -211,7 +211,7 @@ class Baselines:
     def replace_tests(
         self, tests: Mapping[str, TestBaseline], launches: Mapping[str, LaunchInfo], update: Update
     ) -> "Baselines":
-        """Replaces these tests' entries whole, keeps the others, and drops launches that no figure refers to.
+        """Replaces these tests' entries whole, keeps the others, and drops launches that no metric refers to.
 
         Args:
             tests: The new entries by node id.
@@ -229,7 +229,7 @@ class Baselines:
         )
 
     def require(self, match: Mapping[str, Scalar], path: object) -> None:
-        """Refuses GPUs on which these figures could not have been measured.
+        """Refuses GPUs on which these metrics could not have been measured.
 
         Args:
             match: Facts of the GPUs.
@@ -282,7 +282,7 @@ def require_figures(baselines: Baselines, path: object) -> None:
     """Refuses a file that a command compares with others, and that holds nothing to compare.
 
     Raises:
-        BaselineError: No test of the file has a figure.
+        BaselineError: No test of the file has a metric.
     """
     if not any(entry.metrics for entry in baselines.tests.values()):
         cure = "name a file of a run that measured on GPUs; --smoke and runs on CPUs keep none"

@@ -19,7 +19,7 @@ def make_stored_data(changed: Baselines, stored: Baselines | None, data: dict[st
         data: What the old ones were read from.
     """
     # Entries that did not change stay byte for byte: their derived fields, computed anew from rounded
-    # figures, would differ in the last digits.
+    # metrics, would differ in the last digits.
     written = round_floats(changed.to_json())
     assert isinstance(written, dict)
     tests, before = written["tests"], (data or {}).get("tests")

@@ -1,4 +1,4 @@
-"""Whether figures of two runs can be held against one another."""
+"""Whether metrics of two runs can be held against one another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 
 class Measured(Protocol):
-    """A figure, or what is stored of one."""
+    """A metric, or what is stored of one."""
 
     @property
     def unit(self) -> str:
@@ -25,7 +25,7 @@ class Measured(Protocol):
 
 
 def find_mismatch(one: Measured, other: Measured) -> Literal["unit", "better", "clock"] | None:
-    """Returns in what two figures differ that makes them incomparable; None if they can be compared.
+    """Returns in what two metrics differ that makes them incomparable; None if they can be compared.
 
     A clock that is not known may be any.
     """

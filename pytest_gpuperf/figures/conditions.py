@@ -1,4 +1,4 @@
-"""What a measurement was made under, as both sides know it: those who look at the GPUs and those who judge figures."""
+"""What a measurement was made under, as both sides know it: those who look at the GPUs and those who judge metrics."""
 
 from dataclasses import dataclass
 from enum import Enum

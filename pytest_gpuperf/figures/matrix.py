@@ -13,7 +13,7 @@ ODD = 0.1  # a cell that is worse than the median of all by more than this is na
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One pair of ranks whose figure is worse than that of the others."""
+    """One pair of ranks whose metric is worse than that of the others."""
 
     row: int
     column: int
@@ -25,14 +25,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Figures of ordered pairs: from the row's rank, or host, to the column's.
+    """Metrics of ordered pairs: from the row's rank, or host, to the column's.
 
     Raises:
         ValueError: the rows are not a square of positive numbers and None.
     """
 
     rows: tuple[tuple[float | None, ...], ...]
-    """In unit; None if a pair has no figure, as on the diagonal."""
+    """In unit; None if a pair has no metric, as on the diagonal."""
     unit: str
     """SI unit without prefix."""
     better: Better
@@ -64,12 +64,12 @@ class Matrix:
 
     @property
     def values(self) -> list[float]:
-        """All figures, row by row."""
+        """All metrics, row by row."""
         return [value for row in self.rows for value in row if value is not None]
 
     @property
     def median(self) -> float:
-        """The median of all figures."""
+        """The median of all metrics."""
         return statistics.median(self.values)
 
     @property

@@ -1,4 +1,4 @@
-"""One figure that a test measured, in SI units."""
+"""One metric that a test measured, in SI units."""
 
 import math
 import numbers
@@ -11,9 +11,9 @@ from pytest_gpuperf.figures.work import Work
 
 Better: TypeAlias = Literal["higher", "lower"]
 Scope: TypeAlias = Literal["gpu", "pair", "gpus", "host"]
-"""What a figure depends on: one GPU, a pair of GPUs, all GPUs of its test, or the host with its sockets and disks."""
+"""What a metric depends on: one GPU, a pair of GPUs, all GPUs of its test, or the host with its sockets and disks."""
 
-# A clock or a rounded line rate is off by less than 2 %; a figure further above its limit is a bug in the
+# A clock or a rounded line rate is off by less than 2 %; a metric further above its limit is a bug in the
 # test: no synchronisation, a cache, or multicast that the limit did not count on.
 LIMIT_TOLERANCE = 0.02
 
@@ -22,10 +22,10 @@ TRACED = 200  # samples; more are no clearer in a picture of 600 pixels
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One launch's figure for one quantity.
+    """One launch's value of one quantity.
 
     Raises:
-        ValueError: For a figure that cannot be compared as a ratio, or that does not say what it is.
+        ValueError: For a metric that cannot be compared as a ratio, or that does not say what it is.
     """
 
     value: float
@@ -67,9 +67,9 @@ class Metric:
     plain: bool = field(default=False, metadata={"optional": True, "omitted": True})
     """Whether the step does nothing but use what the limit is of, as a copy does: a model then expects most of it."""
     scope: Scope = field(default="gpus", metadata={"optional": True, "omitted": True})
-    """What the figure depends on; the marker ``depends`` says it."""
+    """What the metric depends on; the marker ``depends`` says it."""
     by_rank: tuple[float, ...] = field(default=(), metadata={"optional": True, "omitted": True})
-    """The figure of each rank by itself, in unit; empty if the ranks have none."""
+    """The metric of each rank by itself, in unit; empty if the ranks have none."""
 
     def for_work(self, work: Work) -> "Metric":
         """Return the metric of a step that must do this work, so that a model can judge it without a baseline."""

@@ -27,7 +27,7 @@ class Overlap:
 
         The median over blocks of (together - compute) / communication: 0 all hidden, 1 none, above 1 worse than one
         after the other. Where nothing is exposed, noise makes the difference negative as often as not, and such a
-        share is no figure to be compared with another; 0.001 stands for all of them.
+        share is no metric to be compared with another; 0.001 stands for all of them.
         """
         return self._make_fraction([(both - alone) / wait for both, alone, wait in self._list_blocks()], "lower")
 

@@ -11,7 +11,7 @@ from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.figures.timing import observe
 
 CLOCK = "counter"
-"""What told the figures."""
+"""What told the metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class RankReading:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What one step takes, as the mean over many of them. A figure is None where a rank could not tell it."""
+    """What one step takes, as the mean over many of them. A value is None where a rank could not tell it."""
 
     ranks: tuple[RankReading, ...]
     """In rank order."""
@@ -93,7 +93,7 @@ class Readings:
         return None if moved is None else self._make_metric(moved.value / least, "x")
 
     def _make_metric(self, value: float, unit: str) -> Metric | None:
-        if value <= 0:  # nothing was used that is counted: no figure that a ratio could be made of
+        if value <= 0:  # nothing was used that is counted: no value that a ratio could be made of
             return None
         return observe(Metric(value, unit, "lower", samples=self.steps, clock=CLOCK), self.conditions)
 

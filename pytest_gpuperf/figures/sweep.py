@@ -146,6 +146,6 @@ class Sweep:
 
 
 def _make_metric(timing: Timing, value: float, unit: str, better: Better) -> Metric:
-    """A figure that was made of this timing and others, with what was observed meanwhile."""
+    """A metric that was made of this timing and others, with what was observed meanwhile."""
     figure = Metric(value, unit, better, samples=len(timing.samples), clock=timing.time.clock)
     return mark_host_bound(observe(figure, timing.conditions), [timing])

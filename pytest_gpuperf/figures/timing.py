@@ -188,7 +188,7 @@ class Timing:
 
 
 def observe(metric: Metric, conditions: Conditions) -> Metric:
-    """The figure with what was observed of the GPUs while it was measured."""
+    """The metric with what was observed of the GPUs while it was measured."""
     return replace(
         metric,
         invalid=conditions.tripped,
@@ -200,7 +200,7 @@ def observe(metric: Metric, conditions: Conditions) -> Metric:
 
 
 def mark_host_bound(metric: Metric, timings: Iterable[Timing]) -> Metric:
-    """The figure that these timings make, and whether one of them is bound by the host, and waits for its device."""
+    """The metric that these timings make, and whether one of them is bound by the host, and waits for its device."""
     made = tuple(timings)
     bound = [one for one in made if one.host_bound]
     return replace(metric, host_bound=bool(bound), waits=any(one.waits for one in bound))

@@ -11,7 +11,7 @@ from pytest_gpuperf.hardware.numa import Nodes, find_node
 
 
 def describe_setup(seen: Inspection, uuids: Collection[str], nodes: Nodes) -> dict[str, str]:
-    """Return what of the GPUs' setup may change how fast they are, and no figure's test can change.
+    """Return what of the GPUs' setup may change how fast they are, and no metric's test can change.
 
     ``ecc``, ``mig`` and ``persistence`` are ``on`` or ``off``. ``pcie`` is ``gen 5 x16``: the generation of the slot
     and the lanes in use. ``application clock`` is in MHz. ``gpu numa nodes`` are the numbers of the nodes that the GPUs

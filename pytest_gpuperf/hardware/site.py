@@ -1,4 +1,4 @@
-"""The site of ranks, as a record keeps it beside figures: a machine, or the nodes of a cluster with facts of each."""
+"""The site of ranks, as a record keeps it beside metrics: a machine, or the nodes of a cluster with facts of each."""
 
 from __future__ import annotations
 

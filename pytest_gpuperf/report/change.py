@@ -1,4 +1,4 @@
-"""How a figure moved, as every report shows it: the change of the value itself, with what the value measures.
+"""How a metric moved, as every report shows it: the change of the value itself, with what the value measures.
 
 Verdicts store a change whose sign is good or bad. A reader sees a time, and expects that a longer time is ``+``.
 """
@@ -43,7 +43,7 @@ def format_share(share: Share, better: Better, unit: str, value: float, of: str 
 
 
 def compute_stored_change(verdict: Verdict) -> float | None:
-    """Return by how much a figure differs from its baseline, or from the other code if it has none."""
+    """Return by how much a metric differs from its baseline, or from the other code if it has none."""
     return verdict.code.change if verdict.baseline is None and verdict.code is not None else verdict.change
 
 

@@ -1,4 +1,4 @@
-"""What the command ``compare`` says of two files: a table of their figures, and with what else their launches ran."""
+"""What the command ``compare`` says of two files: a table of their metrics, and with what else their launches ran."""
 
 from __future__ import annotations
 

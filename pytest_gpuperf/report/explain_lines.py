@@ -1,4 +1,4 @@
-"""Says what explains that figures moved."""
+"""Says what explains that metrics moved."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,11 +7,11 @@ from pytest_gpuperf.report.units import format_count, format_value
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
 from pytest_gpuperf.verdicts.verdict import Verdict
 
-_NEAR = 0.05  # relative; a figure may explain a loss and be better than its record
+_NEAR = 0.05  # relative; a metric may explain a loss and be better than its record
 
 
 def describe_explanation(verdict: Verdict) -> str:
-    """Return what explains that a figure moved, or does not; empty if nobody looked for it."""
+    """Return what explains that a metric moved, or does not; empty if nobody looked for it."""
     told = verdict.explanation
     if told is None:
         return ""
@@ -43,7 +43,7 @@ def _say_finding(told: Explanation, verdict: Verdict) -> str:
 
 
 def summarize_explanations(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return what the summary says of all figures that moved: which variables explain how many of them.
+    """Return what the summary says of all metrics that moved: which variables explain how many of them.
 
     Args:
         verdicts: Of the run.

@@ -39,7 +39,7 @@ class Findings:
         """
         self.verdicts: list[Verdict] = []
         self.unchecked: list[tuple[str, str]] = []
-        """Figures that have a baseline and that their tests did not check: test, metric."""
+        """Metrics that have a baseline and that their tests did not check: test, metric."""
         self.shown = Collected(kinds)
         self.failures: list[Failure] = []
         self.places: dict[str, Place] = {}
@@ -54,22 +54,22 @@ class Findings:
         return Counter({key: count for key, count in self._skips.items() if key[1] not in self._ran})
 
     def has_environment_loss(self, fails: bool | None) -> bool:
-        """Whether a figure is worse through no fault of the code, so that the run fails.
+        """Whether a metric is worse through no fault of the code, so that the run fails.
 
         Args:
-            fails: Whether any does; None: only on GPUs that the record knows, and figures at half their speed.
+            fails: Whether any does; None: only on GPUs that the record knows, and metrics at half their speed.
         """
         lost = [one for one in self.verdicts if one.outcome is Outcome.ENVIRONMENT]
         return bool(lost) if fails else fails is None and any(one.reason is not Reason.ELSEWHERE for one in lost)
 
     @property
     def undecided(self) -> bool:
-        """Whether a figure is worse, and nothing decided why."""
+        """Whether a metric is worse, and nothing decided why."""
         return any(one.outcome is Outcome.UNDECIDED for one in self.verdicts)
 
     @property
     def unraced(self) -> bool:
-        """Whether a figure that has no record to be held against could not race."""
+        """Whether a metric that has no record to be held against could not race."""
         return any(map(is_unraced, self.verdicts))
 
     @property

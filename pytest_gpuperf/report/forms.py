@@ -65,7 +65,7 @@ class CurveForm:
 
 @dataclass(frozen=True, slots=True)
 class MatrixForm:
-    """Figures of pairs, as ``matrices.matrix_properties`` writes them."""
+    """Metrics of pairs, as ``matrices.show_matrix`` writes them."""
 
     test: str
     name: str

@@ -1,4 +1,4 @@
-"""The one figure of a test that a person asks for first."""
+"""The one metric of a test that a person asks for first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BY_UNIT = ("B/s", "FLOP/s", "s", "x")
 
 @dataclass(frozen=True, slots=True)
 class TestFigures:
-    """All figures of one test, the one that matters first."""
+    """All metrics of one test, the one that matters first."""
 
     __test__ = False  # pytest would collect a class of this name
 
@@ -37,7 +37,7 @@ class TestFigures:
 
     @property
     def outcome(self) -> Outcome:
-        """The worst that one of its figures came to."""
+        """The worst that one of its metrics came to."""
         return self.headline.outcome
 
 

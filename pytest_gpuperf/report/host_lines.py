@@ -1,4 +1,4 @@
-"""Which figures are the host's, and not the device's."""
+"""Which metrics are the host's, and not the device's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAITS = (
 
 
 def describe_host_bound(verdicts: Sequence[Verdict], *, fold: bool = False) -> list[Line]:
-    """The tests with figures that are bound by the host, and what makes them so.
+    """The tests with metrics that are bound by the host, and what makes them so.
 
     Args:
         verdicts: In any order.

@@ -1,4 +1,4 @@
-"""What is said of a run whose figures have no record: how the first one is made."""
+"""What is said of a run whose metrics have no record: how the first one is made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 def describe_missing(
     verdicts: Sequence[Verdict], record_all: Callable[[Collection[str]], str], *, on_github: bool
 ) -> list[str]:
-    """Return one line for all figures that failed since they have no record, or a stale one.
+    """Return one line for all metrics that failed since they have no record, or a stale one.
 
     Args:
         verdicts: Of the run.

@@ -1,4 +1,4 @@
-"""What a run's figures came to, at a glance: one line a test, the worst first, all others by file."""
+"""What a run's metrics came to, at a glance: one line a test, the worst first, all others by file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CALM = (Outcome.SAME, Outcome.RECORDED)
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The tests with figures of a run."""
+    """The tests with metrics of a run."""
 
     verdicts: Sequence[Verdict]
     commands: VerdictCommands
@@ -39,14 +39,14 @@ class Overview:
     """Characters of each column; 0 of one that holds nothing."""
 
     def __post_init__(self) -> None:
-        """Finds the figure of each test that matters."""
+        """Finds the metric of each test that matters."""
         object.__setattr__(self, "tests", group_by_test(self.verdicts))
         rows = [_format_cells(one) for one in self.verdicts if one.outcome is not Outcome.UNJUDGED]
         columns = zip(_COLUMNS, *rows, strict=True)
         object.__setattr__(self, "widths", [max(map(len, column)) if any(column[1:]) else 0 for column in columns])
 
     def lines(self) -> list[Line]:
-        """Return what the summary prints; nothing without figures."""
+        """Return what the summary prints; nothing without metrics."""
         if not self.verdicts:
             return []
         judged = [test for test in self.tests if test.outcome is not Outcome.UNJUDGED]
@@ -127,7 +127,7 @@ class Overview:
         return [Line("not judged:"), *lines]
 
     def _join_fitting(self, figures: Sequence[str], name: int) -> str:
-        """Return the figures that a line holds beside a name of so many characters, and count the others."""
+        """Return the metrics that a line holds beside a name of so many characters, and count the others."""
         if self.width is None:
             return ", ".join(figures)
         room = self.width - min(name, self.width // 2) - len("  :  +99")
@@ -166,7 +166,7 @@ def _describe_counts(tests: Sequence[TestFigures]) -> list[Line]:
 
 
 def describe_smoke(verdicts: Sequence[Verdict]) -> list[Line]:
-    """Return what a run says that only tried bodies: its times are no figures."""
+    """Return what a run says that only tried bodies: its times are no metrics."""
     tests = {verdict.test for verdict in verdicts}
     if not tests:
         return []

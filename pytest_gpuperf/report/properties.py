@@ -34,7 +34,7 @@ def is_final(report: pytest.TestReport) -> bool:
 
 
 def make_verdict_properties(verdicts: Iterable[Verdict]) -> list[tuple[str, str]]:
-    """The user properties of a test with these verdicts: one JSON for ourselves, plain figures for JUnit's readers."""
+    """The user properties of a test with these verdicts: one JSON for ourselves, plain numbers for JUnit's readers."""
     told = list(verdicts)
     whole = (PROPERTY, json.dumps(make_plain(told)))
     return [whole, *(entry for verdict in told for entry in _make_plain_properties(verdict))]

@@ -32,7 +32,7 @@ CANDIDATE_PROPERTY = "gpuperf_candidate"
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """A figure that has a baseline and that its test did not check."""
+    """A metric that has a baseline and that its test did not check."""
 
     test: str
     metric_name: str
@@ -146,7 +146,7 @@ def load(path: Path, kinds: Sequence[Shown] = KINDS) -> Results:
 
 
 class ResultsFile:
-    """Collects figures and verdicts from the reports, wherever the tests ran."""
+    """Collects metrics and verdicts from the reports, wherever the tests ran."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class ResultsFile:
         self._features[feature] = found
 
     def gather(self) -> tuple[Results, dict[str, str]]:
-        """Return the results so far, and why the figures of some tests are not among them, by test."""
+        """Return the results so far, and why the metrics of some tests are not among them, by test."""
         candidate, unfit = join(self._candidates)
         results = Results(
             candidate,

@@ -13,7 +13,7 @@ def describe_shift(shift: float | None, verdicts: Sequence[Verdict]) -> list[str
     """What the summary says of a run that moved as a whole, and of losses that are the environment's.
 
     Args:
-        shift: The median change of all figures, slower above 0; None if they did not move alike.
+        shift: The median change of all metrics, slower above 0; None if they did not move alike.
         verdicts: Of the run.
     """
     lines = []
@@ -35,7 +35,7 @@ def describe_shift(shift: float | None, verdicts: Sequence[Verdict]) -> list[str
 
 
 def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
-    """What the summary says of a run that asks for less than usual, if a figure was held against its baseline.
+    """What the summary says of a run that asks for less than usual, if a metric was held against its baseline.
 
     Args:
         policy: The run's.
@@ -57,7 +57,7 @@ def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def describe_opinions(verdicts: Sequence[Verdict]) -> list[str]:
-    """What the summary says of figures that no record judged.
+    """What the summary says of metrics that no record judged.
 
     Args:
         verdicts: Of the run.

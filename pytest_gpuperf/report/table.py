@@ -53,7 +53,7 @@ def choose_colour(verdict: Verdict) -> str:
 
 
 def describe_counts(verdicts: Sequence[Verdict]) -> str:
-    """How many figures came to which outcome, worst first, and on which machine."""
+    """How many metrics came to which outcome, worst first, and on which machine."""
     counts = Counter(verdict.outcome for verdict in verdicts)
     total = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
     machines = ", ".join(sorted({verdict.hardware_key for verdict in verdicts}))
@@ -85,7 +85,7 @@ def describe_expectations(verdicts: Sequence[Verdict]) -> list[Line]:
 
 
 def describe_unchecked(unchecked: Sequence[tuple[str, str]]) -> list[Line]:
-    """Which figures have a baseline and were not checked, each given as test and metric."""
+    """Which metrics have a baseline and were not checked, each given as test and metric."""
     if not unchecked:
         return []
     what = "1 metric with a baseline was" if len(unchecked) == 1 else f"{len(unchecked)} metrics with a baseline were"

@@ -1,4 +1,4 @@
-"""What the summary says of figures that a run left undecided or only shows: why, and what would decide them."""
+"""What the summary says of metrics that a run left undecided or only shows: why, and what would decide them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 
 
 def describe_undecided(verdicts: Sequence[Verdict], *, fails: bool) -> list[str]:
-    """Return one line for all undecided figures of a run, with each cure once; none if all are decided.
+    """Return one line for all undecided metrics of a run, with each cure once; none if all are decided.
 
     Args:
         verdicts: Of the run.
@@ -30,12 +30,12 @@ def describe_undecided(verdicts: Sequence[Verdict], *, fails: bool) -> list[str]
 
 
 def is_unraced(verdict: Verdict) -> bool:
-    """Whether a figure that has no record to be held against could not race."""
+    """Whether a metric that has no record to be held against could not race."""
     return verdict.reason is Reason.CANNOT_RACE and verdict.baseline is None
 
 
 def describe_noisy(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return one line for the figures that have a record and are only shown; none if there is no such figure.
+    """Return one line for the metrics that have a record and are only shown; none if there is no such metric.
 
     Args:
         verdicts: Of the run.

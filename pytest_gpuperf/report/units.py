@@ -1,4 +1,4 @@
-"""Figures as people read them: SI values become prefixed numbers of four significant digits."""
+"""Numbers as people read them: SI values become prefixed numbers of four significant digits."""
 
 _DECIMAL = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _TIME = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))

@@ -30,7 +30,7 @@ class VerdictCommands(Protocol):
 
 
 def describe(verdict: Verdict, commands: VerdictCommands) -> list[str]:
-    """Return a verdict as lines: the figure and what happened, then the details.
+    """Return a verdict as lines: the metric and what happened, then the details.
 
     Args:
         verdict: The verdict.
@@ -40,13 +40,13 @@ def describe(verdict: Verdict, commands: VerdictCommands) -> list[str]:
 
 
 def format_first_line(verdict: Verdict) -> str:
-    """Return the figure and what happened to it, so short that pytest's summary shows it beside the test's name."""
+    """Return the metric and what happened to it, so short that pytest's summary shows it beside the test's name."""
     value = format_value(verdict.metric.value, verdict.metric.unit)
     return make_one_line(f"{verdict.metric_name} {value}: {describe_outcome(verdict)}")
 
 
 def describe_outcome(verdict: Verdict) -> str:
-    """Return what became of a figure, in a few words."""
+    """Return what became of a metric, in a few words."""
     metric = verdict.metric
     match verdict.outcome:
         case Outcome.SAME:
@@ -123,7 +123,7 @@ def list_details(verdict: Verdict, commands: VerdictCommands) -> list[str]:
 
 
 def _say_move(verdict: Verdict) -> str:
-    """Return by how much a figure differs from its baseline, or from the other code if it has none."""
+    """Return by how much a metric differs from its baseline, or from the other code if it has none."""
     change, than, metric = compute_stored_change(verdict) or 0.0, _describe_reference(verdict), verdict.metric
     if verdict.outcome is Outcome.REGRESSED and verdict.code is not None and change > 0:
         change, than = verdict.code.change, verdict.against  # the machine is faster than it was when it was recorded
@@ -131,7 +131,7 @@ def _say_move(verdict: Verdict) -> str:
 
 
 def _describe_reference(verdict: Verdict) -> str:
-    """Return what a figure is held against."""
+    """Return what a metric is held against."""
     if verdict.baseline is not None:
         return format_value(verdict.baseline.center, verdict.baseline.unit)
     old = "" if verdict.old is None else format_value(verdict.old, verdict.metric.unit)
@@ -139,7 +139,7 @@ def _describe_reference(verdict: Verdict) -> str:
 
 
 def _explain_unseen(verdict: Verdict) -> str:
-    """Return why a figure is only shown."""
+    """Return why a metric is only shown."""
     if verdict.bound is None or verdict.bound <= NOISY:
         return "it depends on the host, and the baseline does not know these GPUs"
     return f"a loss below {format_percent(verdict.bound)} would not be seen"
@@ -236,7 +236,7 @@ def _shorten_detail(detail: str) -> str:
 
 
 def _describe_opinion(verdict: Verdict) -> list[str]:
-    """Return what references or a model of the hardware say of a figure that has no record."""
+    """Return what references or a model of the hardware say of a metric that has no record."""
     said = verdict.opinion
     if said is None:
         return []
@@ -258,7 +258,7 @@ def _describe_opinion(verdict: Verdict) -> list[str]:
 
 
 def describe_expectation(verdict: Verdict) -> str:
-    """Return what is expected of a figure that has no record, and by whom; empty if nothing is."""
+    """Return what is expected of a metric that has no record, and by whom; empty if nothing is."""
     said, unit, bounds = verdict.opinion, verdict.metric.unit, _format_bounds(verdict)
     if said is None or said.saying is Saying.NONE:
         return ""
@@ -283,7 +283,7 @@ def _say_what_was_asked(metric: Metric) -> str:
 
 
 def _format_interval(verdict: Verdict) -> list[str]:
-    """Return the bounds of a figure that its test asks something of."""
+    """Return the bounds of a metric that its test asks something of."""
     metric = verdict.metric
     if metric.interval is None:
         return []

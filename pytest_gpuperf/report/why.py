@@ -1,4 +1,4 @@
-"""Why a figure may have moved, in words: what differs from its record, and what was proved."""
+"""Why a metric may have moved, in words: what differs from its record, and what was proved."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 
 _FEW = 5  # files that a line names
 
-# What GPUs do differs from launch to launch by less than this; beyond it a figure may follow.
+# What GPUs do differs from launch to launch by less than this; beyond it a metric may follow.
 _CLOCK = 0.02  # relative
 _POWER = 0.1  # relative
 _TEMPERATURE = 8.0  # K
@@ -19,8 +19,8 @@ _KELVIN = 273.15
 
 
 def explain_change(verdict: Verdict) -> list[str]:
-    """Return what differs from the record of a figure that is not the same, and what explains it, a phrase each."""
-    # A loss of the environment has its variables and versions in the summary, once for all figures.
+    """Return what differs from the record of a metric that is not the same, and what explains it, a phrase each."""
+    # A loss of the environment has its variables and versions in the summary, once for all metrics.
     named = verdict.differs and verdict.outcome is not Outcome.ENVIRONMENT
     phrases = (
         describe_differing(verdict.differs) if named else "",
@@ -33,9 +33,9 @@ def explain_change(verdict: Verdict) -> list[str]:
 
 
 def say_measured(verdict: Verdict) -> str:
-    """Return how the GPUs' clock differed while the figure was measured, and what goes with that; empty if it did not.
+    """Return how the GPUs' clock differed while the metric was measured, and what goes with that; empty if it did not.
 
-    Only of a figure that is worse or better than its record. Power and temperature alone slow nothing: they follow what
+    Only of a metric that is worse or better than its record. Power and temperature alone slow nothing: they follow what
     ran before. NVML's power is the mean of a second (``nvmlDeviceGetPowerUsage``), and most steps are timed for less.
     """
     alike = (Outcome.SAME, Outcome.MISSING, Outcome.INVALID, Outcome.RECORDED, Outcome.UNJUDGED)

@@ -1,4 +1,4 @@
-"""The hash of a perf test's body: figures of a body with another one are not comparable.
+"""The hash of a perf test's body: metrics of a body with another one are not comparable.
 
 It covers the source of the test function, and the constants of its module that the function uses.
 """
@@ -22,7 +22,7 @@ import pytest
 
 _BODY = pytest.StashKey[str]()
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
-_NO_PART = "@pytest.mark.depends("  # says what figures depend on, and changes none of them
+_NO_PART = "@pytest.mark.depends("  # says what metrics depend on, and changes none of them
 _LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}  # the last two are a class's, in a body
 
 
@@ -123,7 +123,7 @@ def _iterate_code(source: str) -> Iterator[str]:
 
 
 def _iterate_strings(source: str) -> Iterator[tuple[int, int]]:
-    """First and last line of each string; not of those that are statements, as docstrings, which change no figure."""
+    """First and last line of each string; not of those that are statements, as docstrings, which change no metric."""
     tokens: list[tokenize.TokenInfo] = []
     with suppress(tokenize.TokenError, SyntaxError):  # of a lambda, what was cut from its statement
         for token in tokenize.generate_tokens(io.StringIO(source).readline):

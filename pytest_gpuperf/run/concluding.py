@@ -1,4 +1,4 @@
-"""What becomes of a perf test when its body has ended: its figures are concluded, and rule its outcome."""
+"""What becomes of a perf test when its body has ended: its metrics are concluded, and rule its outcome."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ WAITS = pytest.StashKey[Callable[[Verdict], bool]]()
 VERDICTS = pytest.StashKey[list[Verdict]]()
 """On such an item, if one does."""
 FIGURES = pytest.StashKey[dict[str, Metric]]()
-"""On an item of a later launch, which decides about the first one: its figures; empty until it has some."""
+"""On an item of a later launch, which decides about the first one: its metrics; empty until it has some."""
 
 
 class Ruled(pytest.fail.Exception):  # type: ignore[misc, name-defined]  # an attribute is no class to mypy
-    """A test fails by its figures, and the report is this text alone: its first words are the figure's."""
+    """A test fails by its metrics, and the report is this text alone: its first words are the metric's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Concluding:
 
         Args:
             hardware_key: names the machine.
-            launch: that the figures are of.
+            launch: that the metrics are of.
             judging: judges them, or keeps them; None if they are only shown.
             commands: makes the commands of a test.
             smoke: whether the run only tries bodies.
@@ -93,11 +93,11 @@ class Concluding:
         self._results = results
 
     def conclude(self, item: pytest.Function, checks: Checks) -> None:
-        """Fails or skips the test by its figures, unless its reports wait for later launches.
+        """Fails or skips the test by its metrics, unless its reports wait for later launches.
 
         Raises:
-            pytest.fail.Exception: a figure fails the test, or it has checked none.
-            pytest.skip.Exception: a figure leaves it open.
+            pytest.fail.Exception: a metric fails the test, or it has checked none.
+            pytest.skip.Exception: a metric leaves it open.
         """
         __tracebackhide__ = True
         launch = find_launch(item)
@@ -140,7 +140,7 @@ class Concluding:
 
     def _keep_fresh(self, item: pytest.Function, test: str, metrics: dict[str, Metric]) -> None:
         __tracebackhide__ = True
-        # Figures that prove nothing decide nothing: invalid ones, and those above their limit.
+        # Metrics that prove nothing decide nothing: invalid ones, and those above their limit.
         unfit = Ruling.of(self._show(test, metrics), self._commands)
         if unfit.outcome == "failed":
             raise Ruled(unfit.text, pytrace=False)
@@ -162,7 +162,7 @@ class Concluding:
 
 
 def _add_scopes(item: pytest.Function, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
-    """Return the figures with what they depend on; those of all GPUs have no figure of a rank by itself."""
+    """Return the metrics with what they depend on; those of all GPUs have no metric of a rank by itself."""
     scopes = {name: find_scope(item, name) for name in metrics}
     return {
         name: replace(metric, scope=scopes[name], by_rank=() if scopes[name] == "gpus" else metric.by_rank)

@@ -16,7 +16,7 @@ from pytest_gpuperf.hardware.site import Site
 
 
 class CurrentLaunch:
-    """Describes each launch when it begins, and tells those who keep its figures."""
+    """Describes each launch when it begins, and tells those who keep its metrics."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class CurrentLaunch:
             site: where it runs, and how that is set up now.
             rootpath: of the checkout whose commit is measured.
             begins: is called with each launch, before anything is measured in it.
-            measured: whether figures of the run say how fast something is.
+            measured: whether metrics of the run say how fast something is.
             hash_seed: of the ranks; empty if it is unknown.
         """
         self._machine = machine
@@ -46,7 +46,7 @@ class CurrentLaunch:
         self._launch: Launch | None = None
         self._ended = False
         self.measured = measured
-        """Whether figures of the run say how fast something is."""
+        """Whether metrics of the run say how fast something is."""
         self.tests: Collection[str] | None = None
         """Node ids of the tests that the next launch repeats; None for those of the run."""
         self._by_host: set[str] = set()
@@ -63,7 +63,7 @@ class CurrentLaunch:
 
     @property
     def renews(self) -> bool:
-        """Whether the next launch has a parent process of its own: if the host bounds a figure of its tests.
+        """Whether the next launch has a parent process of its own: if the host bounds a metric of its tests.
 
         What the host does depends on the addresses of the process that ranks are forked from.
         """
@@ -71,7 +71,7 @@ class CurrentLaunch:
         return not self._machine.gpus or bool(bound)
 
     def note(self, test: str, metrics: Mapping[str, Metric]) -> None:
-        """Takes note of whether the host bounds a figure of a test.
+        """Takes note of whether the host bounds a metric of a test.
 
         Args:
             test: node id.

@@ -16,7 +16,7 @@ class Ending:
     slower: bool = False
     """Whether the environment is slower, which fails no test, and that shall fail the run."""
     undecided: bool = False
-    """Whether a figure is undecided, which fails no test, and that shall fail the run."""
+    """Whether a metric is undecided, which fails no test, and that shall fail the run."""
     unraced: bool = False
     """Whether a race that the user asked for could not be run, which fails no test."""
     results_problem: bool = False

@@ -197,7 +197,7 @@ def runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 
 
 def runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Judges a perf test's figures when its body has come to its end."""
+    """Judges a perf test's metrics when its body has come to its end."""
     session = item.config.stash[SESSION]
     if (failure := item.stash.get(FAILURE, None)) is not None:
         raise failure  # pytest-retry calls a failed test again within its report: to run until it passes is no verdict

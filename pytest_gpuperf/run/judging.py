@@ -1,4 +1,4 @@
-"""Who judges the figures of a run: the baselines of its hardware, unless a feature has something else do it."""
+"""Who judges the metrics of a run: the baselines of its hardware, unless a feature has something else do it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 
 
 class Judging(Protocol):
-    """Judges the figures of one run."""
+    """Judges the metrics of one run."""
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
-        """Returns the verdicts on the figures of one test."""
+        """Returns the verdicts on the metrics of one test."""
         ...
 
     def list_unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
@@ -28,23 +28,23 @@ class Judging(Protocol):
 
     @property
     def shift(self) -> float | None:
-        """By how much all figures moved alike, as a fraction, worse above 0; None if they did not."""
+        """By how much all metrics moved alike, as a fraction, worse above 0; None if they did not."""
         ...
 
     @property
     def knows(self) -> bool:
-        """Whether the record of a figure knows these GPUs."""
+        """Whether the record of a metric knows these GPUs."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Who judges, or keeps, the figures of a run in the place of the baselines."""
+    """Who judges, or keeps, the metrics of a run in the place of the baselines."""
 
     by: Judging | None
     """None if this process only measures."""
     on_cpus: bool = False
-    """Whether figures of CPUs say how fast something is."""
+    """Whether metrics of CPUs say how fast something is."""
     reports: bool = True
     """Whether this process reports; if not, another one does."""
     reads: bool = False
@@ -67,8 +67,8 @@ def make_judge(
         machine: of the run.
         policy: what a verdict may get wrong, and which loss it must find.
         software: Returns the versions and variables of the run.
-        expects: Says what is expected of a figure without a record; None: nothing.
-        strict: whether a figure without a record fails, whatever is expected of it.
+        expects: Says what is expected of a metric without a record; None: nothing.
+        strict: whether a metric without a record fails, whatever is expected of it.
     """
     return Judge(
         machine.key,
@@ -82,10 +82,10 @@ def make_judge(
 
 
 def fails_as_a_whole(judging: Judging | None, fails: bool | None) -> bool:
-    """Whether a run fails because all its figures are slower alike, in two launches.
+    """Whether a run fails because all its metrics are slower alike, in two launches.
 
     Args:
-        judging: judged the figures; None if they are only shown.
+        judging: judged the metrics; None if they are only shown.
         fails: whether that fails a run; None: only if a record knows these GPUs.
     """
     if judging is None or (judging.shift or 0.0) <= 0.0:

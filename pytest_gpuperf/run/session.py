@@ -67,9 +67,9 @@ class Session:
     ranks: CurrentRanks
     launch: CurrentLaunch
     judge: Judge | None
-    """Holds figures against the baselines; None if nothing does."""
+    """Holds metrics against the baselines; None if nothing does."""
     judging: Judging | None
-    """The judge, or what judges or keeps figures in its place; None if they are only shown."""
+    """The judge, or what judges or keeps metrics in its place; None if they are only shown."""
     concluding: Concluding
     summary: SummaryLines
     seen: SeenTests
@@ -82,7 +82,7 @@ class Session:
     launches: int
     """How often each perf test runs."""
     reads_baselines: bool
-    """Whether figures are held against baselines, or become some."""
+    """Whether metrics are held against baselines, or become some."""
     reports: bool
     """Whether this process reports; if not, another one does for it."""
 
@@ -276,7 +276,7 @@ def _launch(config: pytest.Config, options: Options, nodes: RunNodes, *, on_cpus
 
 
 def _judge(config: pytest.Config, options: Options, launch: CurrentLaunch, machine: Machine) -> Judge | None:
-    """What judges the figures by baselines; None if nothing is measured."""
+    """What judges the metrics by baselines; None if nothing is measured."""
     if not launch.measured:
         return None
     expects: Expects | None = config.hook.pytest_gpuperf_expects(machine=machine, policy=options.policy)

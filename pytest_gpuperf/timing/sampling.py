@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-# Of a step that is so long that these take its budget. The launch is the unit: the medians of 120 figures of 2 x H200
+# Of a step that is so long that these take its budget. The launch is the unit: the medians of 120 metrics of 2 x H200
 # differ between launches 1.00 times as much with four samples as with six, and 1.08 times with three (geometric means).
 MIN_SAMPLES = 4
 BATCH = 6  # between two looks at the precision, which cost a collective; fewer have no 95 % interval of their median

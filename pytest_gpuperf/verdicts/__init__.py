@@ -1,1 +1,1 @@
-"""Figures, the baselines they are held against, and the rule that judges them; nothing here measures."""
+"""Metrics, the baselines they are held against, and the rule that judges them; nothing here measures."""

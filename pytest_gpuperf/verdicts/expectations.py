@@ -1,4 +1,4 @@
-"""What references or a model of the hardware expect of a figure, and what it comes to without a record."""
+"""What references or a model of the hardware expect of a metric, and what it comes to without a record."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,14 +12,14 @@ from pytest_gpuperf.verdicts.shares import apply_request, merge_launches
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 CONFIRMING = 2
-"""Launches beyond the first one that a figure without a record must be below in, by their median."""
+"""Launches beyond the first one that a metric without a record must be below in, by their median."""
 
 MOST_BY_CHANCE = 12
-"""Tests that chance may make suspect at once. Of 268 figures with a chance of 1 in 1000 each, that is never seen."""
+"""Tests that chance may make suspect at once. Of 268 metrics with a chance of 1 in 1000 each, that is never seen."""
 
 
 class Expects(Protocol):
-    """Says what is expected of a figure that has no record."""
+    """Says what is expected of a metric that has no record."""
 
     def __call__(self, test: str, metric_name: str, metric: Metric, body_hash: str) -> Opinion:
         """Return what references or a model of the hardware expect."""
@@ -27,15 +27,15 @@ class Expects(Protocol):
 
 
 class Expectations:
-    """Judges the figures of one run by what is expected of them."""
+    """Judges the metrics of one run by what is expected of them."""
 
     def __init__(self, expects: Expects | None, now: Callable[[], Mapping[str, str]], *, strict: bool) -> None:
         """Has judged nothing yet.
 
         Args:
-            expects: says what is expected of a figure; None: nothing.
+            expects: says what is expected of a metric; None: nothing.
             now: returns versions and variables of the run.
-            strict: whether a figure without a record fails even if it is as expected.
+            strict: whether a metric without a record fails even if it is as expected.
         """
         self._expects = expects
         self._now = now
@@ -43,20 +43,20 @@ class Expectations:
         self._bodies: dict[str, str] = {}
         """Hashes of the tests of which something is expected."""
         self._below: set[str] = set()
-        """Tests with figures below what is expected of them."""
+        """Tests with metrics below what is expected of them."""
 
     def note_body(self, test: str, body_hash: str) -> None:
         """Keeps the hash of a test's body, which references go by."""
         self._bodies[test] = body_hash
 
     def opinion(self, verdict: Verdict) -> Opinion | None:
-        """Return what is expected of a figure of a test whose body was noted; None if nothing expects anything."""
+        """Return what is expected of a metric of a test whose body was noted; None if nothing expects anything."""
         if self._expects is None:
             return None
         return self._expects(verdict.test, verdict.metric_name, verdict.metric, self._bodies[verdict.test])
 
     def judge(self, verdict: Verdict) -> Verdict:
-        """The verdict on a figure without a record; one that is below waits for more launches.
+        """The verdict on a metric without a record; one that is below waits for more launches.
 
         References or a model have the only say, unless records are demanded.
         """
@@ -77,7 +77,7 @@ class Expectations:
 
         Args:
             suspect: the verdict on the first launch.
-            present: a figure of each launch after that.
+            present: what each launch after that measured.
         """
         if len(present) < CONFIRMING and len(self._below) <= MOST_BY_CHANCE:
             return None
@@ -93,7 +93,7 @@ class Expectations:
         )
 
     def add_variables(self, verdict: Verdict) -> Verdict:
-        """Adds the variables that are set to a figure that is below: it has no record from which they could differ."""
+        """Adds the variables that are set to a metric that is below: it has no record from which they could differ."""
         said = verdict.opinion
         if said is None or said.saying is not Saying.BELOW:
             return verdict

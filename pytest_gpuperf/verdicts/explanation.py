@@ -1,4 +1,4 @@
-"""Why a figure moved, as far as launches proved it: a value that travels with its verdict."""
+"""Why a metric moved, as far as launches proved it: a value that travels with its verdict."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ class Explained(Enum):
     """What launches with the record's variables showed."""
 
     EXPLAINED = "explained"
-    """With the record's variables the figure is as recorded."""
+    """With the record's variables the metric is as recorded."""
     PARTLY = "partly explained"
-    """With the record's variables the figure moves towards its record, and does not reach it."""
+    """With the record's variables the metric moves towards its record, and does not reach it."""
     NOT = "not explained"
-    """With the record's variables the figure stays where it is."""
+    """With the record's variables the metric stays where it is."""
     OPEN = "open"
     """Launches differ so much that they did not decide."""
     UNTRIED = "not tried"
@@ -25,14 +25,14 @@ class Explained(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What explains a figure that moved, or does not."""
+    """What explains a metric that moved, or does not."""
 
     found: Explained
     undone: Mapping[str, tuple[str, str]] = field(default_factory=dict, metadata=OPTIONAL)
-    """Variables that the launches had as the record has them: as recorded and now, empty if not set. If the figure is
+    """Variables that the launches had as the record has them: as recorded and now, empty if not set. If the metric is
     explained, only those that explain it."""
     value: float | None = field(default=None, metadata=OPTIONAL)
-    """The figure of those launches, in its SI unit."""
+    """The metric of those launches, in its SI unit."""
     share: Share | None = field(default=None, metadata=OPTIONAL)
     """The run as it is against those launches, both of today."""
     untried: Mapping[str, str] = field(default_factory=dict, metadata=OPTIONAL)

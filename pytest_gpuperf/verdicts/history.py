@@ -1,6 +1,6 @@
-"""What the record tells about a figure: where it lies, and how far launches and machines scatter.
+"""What the record tells about a metric: where it lies, and how far launches and machines scatter.
 
-Figures are natural logarithms, oriented so that larger is worse.
+Metrics are natural logarithms, oriented so that larger is worse.
 """
 
 import math
@@ -24,13 +24,13 @@ BAD = 0.1
 # if 4 of 5 launches are kept, 0.91 for 9 of 10, and 0.90 for 18 of 20 (a million normal samples each).
 KEPT_DOF = 0.8
 
-# Two rates or times are one figure if their spreads agree this well: a rate is made of a time.
+# Two rates or times are one metric if their spreads agree this well: a rate is made of a time.
 SAME_SPREAD = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One figure's launches in the record, seen from the GPUs of this run.
+    """One metric's launches in the record, seen from the GPUs of this run.
 
     Raises:
         ValueError: A field has no meaning.
@@ -96,7 +96,7 @@ class History:
 
 
 def drop_duplicates(histories: Sequence[History]) -> list[History]:
-    """Return the histories of one test without those that are of the same figure.
+    """Return the histories of one test without those that are of the same metric.
 
     A rate that is made of a time scatters exactly as this time does.
     """

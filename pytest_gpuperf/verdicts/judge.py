@@ -1,4 +1,4 @@
-"""What a figure, held against its record, comes to; the statistics are in rule.py."""
+"""What a metric, held against its record, comes to; the statistics are in rule.py."""
 
 import datetime
 import math
@@ -18,14 +18,14 @@ from pytest_gpuperf.verdicts.shift import Shifts
 from pytest_gpuperf.verdicts.verdict import Verdict, invalidate
 
 COUNTED = ("", "allocator", "counter")
-"""Clocks of figures that are counted, not timed."""
+"""Clocks of metrics that are counted, not timed."""
 
 LAST_DIGIT = 1e-4
 """Counts of a record that differ by less, as a share, are equal: a record keeps five digits."""
 
 
 class Judge:
-    """Holds the figures of a run's first launch against one file of baselines.
+    """Holds the metrics of a run's first launch against one file of baselines.
 
     One that is worse than it should be is a suspect: undecided, unless a feature launches its test again. Whoever
     decides about it uses the records, the rule and the expectations of this judge.
@@ -49,8 +49,8 @@ class Judge:
             policy: What a run may get wrong, and which loss it must find.
             gpus: Identifies this machine's GPUs, as ``LaunchInfo.gpus`` does.
             today: The day by which known regressions hold.
-            expects: Says what references or a model expect of a figure without a record; None: nothing.
-            strict: Whether a figure without a record fails even if it is as expected.
+            expects: Says what references or a model expect of a metric without a record; None: nothing.
+            strict: Whether a metric without a record fails even if it is as expected.
             now: Returns versions and variables of the run.
         """
         self._policy = policy
@@ -61,11 +61,11 @@ class Judge:
         """Returns versions and variables of the run."""
         self.expectations = Expectations(expects, now, strict=strict)
         self.shifts = Shifts()
-        """The losses that tell whether all figures moved alike."""
+        """The losses that tell whether all metrics moved alike."""
         self.load(None, ())
 
     def load(self, baselines: Baselines | None, tests: Iterable[str]) -> None:
-        """Takes the records, and shares the false alarms that a run may have among the figures of its tests.
+        """Takes the records, and shares the false alarms that a run may have among the metrics of its tests.
 
         Args:
             baselines: those of this hardware; None without any.
@@ -75,7 +75,7 @@ class Judge:
         self.rule = Rule.of(self._policy, self.records.list_distinct(), max(1, self.records.count(tests)))
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
-        """Returns the verdicts on the figures of one test's first launch."""
+        """Returns the verdicts on the metrics of one test's first launch."""
         screened = [self.screen(test, name, metric, body_hash) for name, metric in metrics.items()]
         return [self.name_differences(self.expectations.add_variables(verdict)) for verdict in screened]
 
@@ -87,20 +87,20 @@ class Judge:
         return [name for name in entry.metrics if name not in metrics]
 
     def screen(self, test: str, metric_name: str, metric: Metric, body_hash: str) -> Verdict:
-        """Holds one figure of the first launch against its record.
+        """Holds one metric of the first launch against its record.
 
         In this order:
 
-        1. INVALID if the machine was not fit for the measurement, or the figure is above the physical limit.
+        1. INVALID if the machine was not fit for the measurement, or the metric is above the physical limit.
         2. MISSING without a record, or with one of another body, unit, direction or (both named) clock. Without a
            record, references or a model of the hardware may expect it; one that is below is a suspect.
-        3. REGRESSED or IMPROVED at once if the figure is counted, all counts of the record are equal, and this one is
+        3. REGRESSED or IMPROVED at once if the metric is counted, all counts of the record are equal, and this one is
            another.
         4. UNDECIDED as a suspect if the loss is one that the screen does not let pass; EXPECTED if it is a known one.
-        5. IMPROVED if the figure is better by more than chance explains.
+        5. IMPROVED if the metric is better by more than chance explains.
         6. SAME, or UNJUDGED if launches or machines hide a loss of a tenth.
 
-        Whatever it comes to, it is MISSED if the figure's interval is below what the test asks for, and no pass if the
+        Whatever it comes to, it is MISSED if the metric's interval is below what the test asks for, and no pass if the
         interval holds that.
         """
         entry = self.records.entry(test)
@@ -145,7 +145,7 @@ class Judge:
         return replace(found, outcome=Outcome.REGRESSED if loss > 0 else Outcome.IMPROVED, reason=Reason.EXACT)
 
     def _is_shown(self, verdict: Verdict) -> bool:
-        """Whether a figure is only shown, unless it lost by far.
+        """Whether a metric is only shown, unless it lost by far.
 
         Launches of one machine may hide a loss of a tenth. On other GPUs, what depends on the host may be anything.
         """
@@ -153,7 +153,7 @@ class Judge:
         return self.rule.is_noisy(history) or (verdict.metric.scope == "host" and not history.known)
 
     def judge_passing(self, found: Verdict, reason: Reason | None = None) -> Verdict:
-        """The verdict on a figure of which no loss was seen: SAME only if a loss of a tenth would have been.
+        """The verdict on a metric of which no loss was seen: SAME only if a loss of a tenth would have been.
 
         A race sees what the record hides: machines that differ.
         """
@@ -163,7 +163,7 @@ class Judge:
         return replace(found, outcome=Outcome.SAME, reason=reason)
 
     def name_differences(self, verdict: Verdict) -> Verdict:
-        """Adds to a verdict on a figure that is not the same what differs from the launches of its record."""
+        """Adds to a verdict on a metric that is not the same what differs from the launches of its record."""
         alike = verdict.outcome in (Outcome.SAME, Outcome.MISSING, Outcome.INVALID)
         if verdict.baseline is None or alike or verdict.differs:
             return verdict
@@ -172,12 +172,12 @@ class Judge:
 
     @property
     def knows(self) -> bool:
-        """Whether the record of a figure knows these GPUs."""
+        """Whether the record of a metric knows these GPUs."""
         return self.records.known
 
     @property
     def shift(self) -> float | None:
-        """By how much figures moved all alike in both launches, as a fraction, worse above 0; None if they did not."""
+        """By how much metrics moved all alike in both launches, as a fraction, worse above 0; None if they did not."""
         return self.shifts.shift
 
     def excuse(self, verdict: Verdict) -> Verdict:
@@ -192,6 +192,6 @@ class Judge:
 
 
 def _is_exact(stored: MetricBaseline) -> bool:
-    """Whether a figure is counted, and each of several launches counted the same."""
+    """Whether a metric is counted, and each of several launches counted the same."""
     counts = [figure.median for figure in stored.launches]
     return len(counts) > 1 and stored.clock in COUNTED and max(counts) - min(counts) <= LAST_DIGIT * abs(max(counts))

@@ -1,4 +1,4 @@
-"""What is expected of a figure that has no record, as a value that travels into files.
+"""What is expected of a metric that has no record, as a value that travels into files.
 
 References of machines of this kind expect it, or a model of the hardware.
 """
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Saying(Enum):
-    """What a figure comes to by what is expected of it."""
+    """What a metric comes to by what is expected of it."""
 
     PLAUSIBLE = "plausible"
     BELOW = "below"
@@ -22,11 +22,11 @@ class Saying(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What is expected of a figure, and what it comes to."""
+    """What is expected of a metric, and what it comes to."""
 
     saying: Saying
     low: float | None = None
-    """The smallest plausible value, in the figure's unit; None if nothing bounds it."""
+    """The smallest plausible value, in the metric's unit; None if nothing bounds it."""
     high: float | None = None
     """The largest; None if nothing bounds it."""
     component: str = ""
@@ -34,10 +34,10 @@ class Opinion:
     why: str = ""
     """Why there is no model."""
     variables: tuple[str, ...] = ()
-    """What is set in the environment while the figure is below, as NAME=value, likeliest causes first."""
+    """What is set in the environment while the metric is below, as NAME=value, likeliest causes first."""
     source: str = field(default="", metadata={"optional": True})
     """The references that expect it, in words; empty for the model."""
     usual: float | None = field(default=None, metadata={"optional": True})
-    """What these machines show, in the figure's unit; None for the model."""
+    """What these machines show, in the metric's unit; None for the model."""
     seen: float | None = field(default=None, metadata={"optional": True})
     """The smallest slowdown that is found with 95 %, as a ratio minus 1; None for the model."""

@@ -1,11 +1,11 @@
-"""What a figure can come to, and what each of these means for its test: one table."""
+"""What a metric can come to, and what each of these means for its test: one table."""
 
 from enum import Enum, auto
 from typing import Self
 
 
 class Effect(Enum):
-    """What a figure makes of its test."""
+    """What a metric makes of its test."""
 
     FAILS = auto()
     SKIPS = auto()
@@ -14,7 +14,7 @@ class Effect(Enum):
 
 
 class Outcome(Enum):
-    """What a figure came to, worst first: its word in reports and files, its effect, and what it means.
+    """What a metric came to, worst first: its word in reports and files, its effect, and what it means.
 
     The order of the members is the order of reports. A member without an effect cannot be defined.
     """
@@ -53,12 +53,12 @@ class Outcome(Enum):
 
     @property
     def fails(self) -> bool:
-        """Whether a test with such a figure fails."""
+        """Whether a test with such a metric fails."""
         return self.effect is Effect.FAILS
 
     @property
     def skips(self) -> bool:
-        """Whether a test with such a figure, and none that fails, is reported as skipped."""
+        """Whether a test with such a metric, and none that fails, is reported as skipped."""
         return self.effect is Effect.SKIPS
 
     @property
@@ -73,7 +73,7 @@ class Reason(Enum):
     UNFIT = "unfit"
     """Invalid: the machine was not fit for the measurement."""
     ABOVE_LIMIT = "above the limit"
-    """Invalid: the figure is better than physics allows."""
+    """Invalid: the metric is better than physics allows."""
     NO_RECORD = "no baseline"
     """Missing: nothing is recorded of it on this hardware."""
     PLAUSIBLE = "plausible"
@@ -98,17 +98,17 @@ class Reason(Enum):
     """Regressed by the record alone: the other code does not run here, and the record knows these GPUs."""
     GROSS = "gross"
     """Regressed, though nothing else decided: the loss is beyond what machines of one kind differ by, on GPUs that the
-    record lacks, or the figure is below what a model of the hardware allows."""
+    record lacks, or the metric is below what a model of the hardware allows."""
     EXACT = "exact"
     """Regressed or improved: every launch of the record counted the same, so one launch shows a change."""
     ELSEWHERE = "elsewhere"
-    """Environment: the record does not know these GPUs, and the figure is at more than half its speed. The run passes,
+    """Environment: the record does not know these GPUs, and the metric is at more than half its speed. The run passes,
     unless asked otherwise."""
     NOISY = "noisy"
-    """Unjudged: launches or machines differ so much that a loss of a tenth would not be seen. Only a figure at half its
+    """Unjudged: launches or machines differ so much that a loss of a tenth would not be seen. Only a metric at half its
     speed would be suspect."""
     ASKED = "asked"
-    """Undecided: the figure may be below what the test asks for."""
+    """Undecided: the metric may be below what the test asks for."""
     CLEARED = "cleared"
     """Same: more launches cleared it against the record."""
     NOT_REPRODUCED = "not reproduced"

@@ -4,7 +4,7 @@ The evidence is the likelihood ratio of "slower by the minimum slowdown" to "the
 Sequential Analysis (1947), chapter 3: a test that accuses at a ratio of 1 / alpha is wrong with a chance of at most
 alpha, no matter after how many launches one looks.
 
-Figures are natural logarithms, oriented so that larger is worse.
+Metrics are natural logarithms, oriented so that larger is worse.
 """
 
 import math

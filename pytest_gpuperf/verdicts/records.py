@@ -1,4 +1,4 @@
-"""The records that the figures of a run are held against, as seen from the GPUs of this run."""
+"""The records that the metrics of a run are held against, as seen from the GPUs of this run."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,7 +12,7 @@ class Records:
     """The records of one file of baselines."""
 
     def __init__(self, baselines: Baselines | None, gpus: str) -> None:
-        """Reads each figure's history.
+        """Reads each metric's history.
 
         Args:
             baselines: those of this hardware; None without any.
@@ -32,7 +32,7 @@ class Records:
         return self._tests.get(test)
 
     def count(self, tests: Iterable[str]) -> int:
-        """Return how many figures of these tests have a record."""
+        """Return how many metrics of these tests have a record."""
         return sum(len(self._tests[test].metrics) for test in tests if test in self._tests)
 
     def list_distinct(self) -> list[History]:
@@ -44,7 +44,7 @@ class Records:
         ]
 
     def history(self, verdict: Verdict) -> History:
-        """Return the history of the figure that a verdict is about, which has a record."""
+        """Return the history of the metric that a verdict is about, which has a record."""
         return self._histories[verdict.test, verdict.metric_name]
 
     def find_history(self, test: str, name: str) -> History | None:
@@ -53,7 +53,7 @@ class Records:
 
     @property
     def known(self) -> bool:
-        """Whether the record of a figure knows these GPUs."""
+        """Whether the record of a metric knows these GPUs."""
         return any(history.known for history in self._histories.values())
 
     def list_launch_infos(self, stored: MetricBaseline) -> list[LaunchInfo]:

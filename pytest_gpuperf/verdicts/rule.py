@@ -1,12 +1,12 @@
 """The rule that finds slower programs: a screen against the record, a race for suspects, and the environment's share.
 
-Figures are natural logarithms, oriented so that larger is worse. A difference of two is a loss, and the loss of a
-slowdown by 5 % is ln 1.05. The model: a launch's figure is mu + M + S. M belongs to the machine (its GPUs), and S to
+Metrics are natural logarithms, oriented so that larger is worse. A difference of two is a loss, and the loss of a
+slowdown by 5 % is ln 1.05. The model: a launch's metric is mu + M + S. M belongs to the machine (its GPUs), and S to
 the launch (fresh processes and communicators). Measuring longer within a launch does not change S, so only launches
 count.
 
 Notation of the formulas: m launches make the record's centre, of M machines; s is the pooled spread of one launch, and
-nu its degrees of freedom; b is the spread between machines; N figures share the suite's chance of a false alarm alpha;
+nu its degrees of freedom; b is the spread between machines; N metrics share the suite's chance of a false alarm alpha;
 t(p, nu) is the upper quantile of Student's t. docs/judging.md explains it in words.
 """
 
@@ -36,18 +36,18 @@ FLOOR = 0.005
 """Least spread of one launch that is believed, in logarithms: launches of one hour know little of the next week."""
 
 PRIOR_DOF = 6.0
-"""Degrees of freedom that the suite's spread is worth in the estimate of one figure's spread."""
+"""Degrees of freedom that the suite's spread is worth in the estimate of one metric's spread."""
 
 BETWEEN = 0.006
-"""Least spread between machines that a suite is believed to have: that of 27 figures on ten machines of 2 x H200."""
+"""Least spread between machines that a suite is believed to have: that of 27 metrics on ten machines of 2 x H200."""
 
 BETWEEN_DOF = 4.0
-"""Degrees of freedom that the suite's spread between machines is worth in the estimate of one figure's."""
+"""Degrees of freedom that the suite's spread between machines is worth in the estimate of one metric's."""
 
 MISSED = 0.02
 """The chance that the screen passes the minimum slowdown."""
 
-# How many standard errors a loss must have at least to be suspect. For a figure that scatters by more than 1.2 % it
+# How many standard errors a loss must have at least to be suspect. For a metric that scatters by more than 1.2 % it
 # limits how often an unchanged launch is suspect, at the price of power.
 LEAST_ERRORS = 1.75
 
@@ -57,15 +57,15 @@ LEAST_ERRORS = 1.75
 ALIKE = 2
 
 HEALTHY = 0.001
-"""The chance that a figure of a healthy machine is outside of what healthy machines show."""
+"""The chance that a metric of a healthy machine is outside of what healthy machines show."""
 
 SEEN = 0.05
 """The chance that the screen passes the slowdown that it is said to find."""
 
 APART = 2.0
-"""The smallest loss that launches look for, in spreads of one launch, if the figure has a record.
+"""The smallest loss that launches look for, in spreads of one launch, if the metric has a record.
 
-A figure that scatters by 5 % and more would never be cleared of a loss of 5 %. Its record says which loss is seen.
+A metric that scatters by 5 % and more would never be cleared of a loss of 5 %. Its record says which loss is seen.
 """
 
 GAIN = 0.05
@@ -78,12 +78,12 @@ MOST_CLEARING_ELSEWHERE = 2
 """Most of them on other GPUs, where they may differ from the record by the machine as well."""
 
 NOISY = 0.10
-"""A figure whose launches hide a loss of this, as a ratio minus 1, on one machine is shown, and not judged."""
+"""A metric whose launches hide a loss of this, as a ratio minus 1, on one machine is shown, and not judged."""
 
 APART_UNKNOWN = math.log(1.25)
 """The smallest loss that is gross on other GPUs if the record has only one machine.
 
-Of 5380 pairs of machines of 2 x H200, figures that depend on the GPUs and are not noisy are so far apart in 0.5 %.
+Of 5380 pairs of machines of 2 x H200, metrics that depend on the GPUs and are not noisy are so far apart in 0.5 %.
 """
 
 HALF = math.log(2)
@@ -124,7 +124,7 @@ class Policy:
                 raise ValueError(f"policy {name} is {figure!r}, expected a finite number above 0")
         if not 0 < self.suite_alpha < 0.5:
             raise ValueError(f"policy suite_alpha is {self.suite_alpha!r}, expected a chance between 0 and 0.5")
-        # The longest race of one figure whose spread is the floor.
+        # The longest race of one metric whose spread is the floor.
         best = self.least + upper_quantile(SEEN, math.inf) * FLOOR * math.sqrt(2 * center_variance(2 * MOST_BLOCKS))
         if self.slower < best:
             raise ValueError(
@@ -148,18 +148,18 @@ class Rule:
     """The rule for one suite.
 
     Raises:
-        ValueError: There is no figure, or a spread has no meaning.
+        ValueError: There is no metric, or a spread has no meaning.
     """
 
     policy: Policy
     checks: int
-    """Figures that share suite_alpha, N."""
+    """Metrics that share suite_alpha, N."""
     spread_of_suite: float = 0.0
     """The usual spread of one launch."""
     dof_of_suite: float = 0.0
     """Degrees of freedom of all spreads that the usual one is made of."""
     between_of_suite: float = BETWEEN
-    """The usual spread between machines: that of the median figure, at least BETWEEN."""
+    """The usual spread between machines: that of the median metric, at least BETWEEN."""
 
     def __post_init__(self) -> None:
         """Refuse what is no suite."""
@@ -176,11 +176,11 @@ class Rule:
 
         Args:
             policy: What is to be found.
-            histories: One for each figure that has a record. It may have none, as in a race without a record.
-            checks: Figures that share suite_alpha, fixed before the screen.
+            histories: One for each metric that has a record. It may have none, as in a race without a record.
+            checks: Metrics that share suite_alpha, fixed before the screen.
 
         Raises:
-            ValueError: checks is no number of figures.
+            ValueError: checks is no number of metrics.
         """
         spreads = [history.spread**2 for history in histories if history.dof > 0]
         between = [
@@ -193,27 +193,27 @@ class Rule:
             checks,
             spread_of_suite=math.sqrt(statistics.median(spreads)) if spreads else 0.0,
             dof_of_suite=sum(history.dof for history in histories),
-            # Of the mean figure it would be that of sockets and disks, which hides what all others lose.
+            # Of the mean metric it would be that of sockets and disks, which hides what all others lose.
             between_of_suite=max(BETWEEN, math.sqrt(statistics.median(between))) if between else BETWEEN,
         )
 
     @property
     def alpha(self) -> float:
-        """One figure's chance of a false alarm: Bonferroni's share of the suite's."""
+        """One metric's chance of a false alarm: Bonferroni's share of the suite's."""
         return self.policy.suite_alpha / self.checks
 
     def dof(self, history: History) -> float:
         """Return the degrees of freedom nu of the pooled spread: the suite's and the history's own.
 
         The suite's spread is worth PRIOR_DOF, and no more than the other histories that it was made of. So a suite of
-        one figure does not count its own spread twice.
+        one metric does not count its own spread twice.
         """
         return self._prior_dof(history) + history.dof
 
     def spread(self, history: History) -> float:
         """Return the pooled spread s of one launch, at least FLOOR.
 
-        s^2 = (d0 s0^2 + d1 s1^2) / (d0 + d1), of the suite and of the figure: Smyth, Linear models and empirical Bayes
+        s^2 = (d0 s0^2 + d1 s1^2) / (d0 + d1), of the suite and of the metric: Smyth, Linear models and empirical Bayes
         methods, Statistical Applications in Genetics and Molecular Biology 3 (2004), article 3, section 4.
         """
         prior, own = self._prior_dof(history), history.dof
@@ -233,7 +233,7 @@ class Rule:
     def is_noisy(self, history: History) -> bool:
         """Return whether launches of one machine hide a loss of NOISY or, if that is more, twice the minimum slowdown.
 
-        Such a figure would race in every other run, and nothing would come of it. A spread that nothing is known about
+        Such a metric would race in every other run, and nothing would come of it. A spread that nothing is known about
         is none.
         """
         if self.dof(history) < SMALLEST_DOF:
@@ -256,7 +256,7 @@ class Rule:
         Args:
             history: The record.
             y: The launch's logarithm.
-            shown: Whether the figure is only shown; then nothing but a gross loss is suspect.
+            shown: Whether the metric is only shown; then nothing but a gross loss is suspect.
         """
         loss = y - history.center
         if shown:
@@ -370,7 +370,7 @@ class Rule:
         """Return what a race shows; the loss is that of B against A.
 
         At the end of a race with a record, a loss that is beyond the minimum slowdown with 999 of 1000 is an
-        accusation. The screen let few figures come so far.
+        accusation. The screen let few metrics come so far.
 
         Args:
             history: The record, for its spread; None if there is none, and the race's own spread counts alone.

@@ -1,4 +1,4 @@
-"""Figures as losses and back: what the rule computes with, and what a reader is told."""
+"""Metrics as losses and back: what the rule computes with, and what a reader is told."""
 
 import math
 import statistics
@@ -15,7 +15,7 @@ LARGEST_LOSS = 700.0  # its exponential is still a float
 
 
 def compute_log(value: float, better: Better) -> float:
-    """The logarithm of a figure, oriented so that larger is worse.
+    """The logarithm of a metric, oriented so that larger is worse.
 
     A time, and the throughput made of it, get one verdict so.
     """
@@ -28,7 +28,7 @@ def compute_logs(figures: Sequence[Metric]) -> list[float]:
 
 
 def convert_loss(loss: float, better: Better) -> float:
-    """The change of a figure that lost so much, as a fraction, above 0 is better."""
+    """The change of a metric that lost so much, as a fraction, above 0 is better."""
     return math.expm1(min(-loss, LARGEST_LOSS)) if better == "higher" else -math.expm1(min(loss, LARGEST_LOSS))
 
 
@@ -37,7 +37,7 @@ def make_share(found: Sequential, better: Better, launches: int) -> Share:
 
     Args:
         found: The rule's answer.
-        better: Which way the figure is better.
+        better: Which way the metric is better.
         launches: Of the arm.
     """
     low, high = sorted((convert_loss(found.lower, better), convert_loss(found.upper, better)))
@@ -45,13 +45,13 @@ def make_share(found: Sequential, better: Better, launches: int) -> Share:
 
 
 def merge_launches(figures: Sequence[Metric]) -> Metric:
-    """The figure of several launches: their median, without what is one launch's own."""
+    """The metric of several launches: their median, without what is one launch's own."""
     middle = statistics.median(figure.value for figure in figures)
     return replace(figures[0], value=middle, q1=None, q3=None, interval=_find_interval(figures))
 
 
 def apply_request(verdict: Verdict) -> Verdict:
-    """The worse of what a figure came to and of what its test asks for, by the figure's interval."""
+    """The worse of what a metric came to and of what its test asks for, by the metric's interval."""
     metric = verdict.metric
     if metric.at_least is None or metric.interval is None:
         return verdict

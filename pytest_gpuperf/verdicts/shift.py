@@ -1,26 +1,26 @@
-"""Whether the figures of a launch moved all alike, which is the environment's doing, or that of a change to all."""
+"""Whether the metrics of a launch moved all alike, which is the environment's doing, or that of a change to all."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-# A loss that most figures of a run share is no single program's.
+# A loss that most metrics of a run share is no single program's.
 SHIFT = math.log(1.015)
 
-# The median of n figures' losses has the standard error 1.25 sigma sqrt(1 + pi/(2m)) / sqrt(n): 0.43 % for sigma = 1 %,
-# m = 10 and n = 10, so that SHIFT is 3.5 standard errors away. With fewer figures chance alone moves the median that
+# The median of n metrics' losses has the standard error 1.25 sigma sqrt(1 + pi/(2m)) / sqrt(n): 0.43 % for sigma = 1 %,
+# m = 10 and n = 10, so that SHIFT is 3.5 standard errors away. With fewer metrics chance alone moves the median that
 # far, and two or three real regressions are most of the suite.
 SHIFT_FIGURES = 10
 
 
 def compute_shift(tests: Mapping[str, Sequence[float]]) -> float | None:
-    """The median loss of a launch whose figures moved all alike; None if they did not.
+    """The median loss of a launch whose metrics moved all alike; None if they did not.
 
-    More than half of at least ten figures, and of the tests, must have lost (or gained) more than 1.5 %: the many
-    figures of one test, or of a few, are those of a program.
+    More than half of at least ten metrics, and of the tests, must have lost (or gained) more than 1.5 %: the many
+    metrics of one test, or of a few, are those of a program.
 
     Args:
-        tests: Of each test the losses of its figures: logarithms, above 0 is worse.
+        tests: Of each test the losses of its metrics: logarithms, above 0 is worse.
     """
     losses = [loss for of_test in tests.values() for loss in of_test]
     if len(losses) < SHIFT_FIGURES:
@@ -34,29 +34,29 @@ def compute_shift(tests: Mapping[str, Sequence[float]]) -> float | None:
 
 
 class Shifts:
-    """The losses of a run's first launch and of a second one, which tell together whether all figures moved alike."""
+    """The losses of a run's first launch and of a second one, which tell together whether all metrics moved alike."""
 
     def __init__(self) -> None:
         self._losses: tuple[dict[tuple[str, str], float], ...] = ({}, {})
         """By test and metric, of each launch."""
 
     def note(self, test: str, name: str, loss: float) -> None:
-        """Takes the loss of a figure in the first launch: a logarithm, above 0 is worse."""
+        """Takes the loss of a metric in the first launch: a logarithm, above 0 is worse."""
         self._losses[0][test, name] = loss
 
     def note_second(self, test: str, name: str, loss: float) -> None:
-        """Takes the loss of a figure in the second launch, if the first one had it."""
+        """Takes the loss of a metric in the second launch, if the first one had it."""
         if (test, name) in self._losses[0]:
             self._losses[1][test, name] = loss
 
     @property
     def suspects(self) -> list[str]:
-        """The tests whose figures a second launch has to confirm, if the figures of the first one moved all alike."""
+        """The tests whose metrics a second launch has to confirm, if the metrics of the first one moved all alike."""
         return list(dict.fromkeys(test for test, _ in self._losses[0])) if self._compute_shift(0) is not None else []
 
     @property
     def shift(self) -> float | None:
-        """By how much figures moved all alike in both launches, as a fraction, worse above 0; None if they did not.
+        """By how much metrics moved all alike in both launches, as a fraction, worse above 0; None if they did not.
 
         The smaller one of the two moves.
         """

@@ -1,4 +1,4 @@
-"""What a figure came to, as a value that travels between processes and into files."""
+"""What a metric came to, as a value that travels between processes and into files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ class Verdict:
     detail: str = field(default="", metadata=OPTIONAL)
     """Why no race decided, in words, with the cure."""
     launches: Count = 1
-    """How many launches of the present code the figure is the median of."""
+    """How many launches of the present code the metric is the median of."""
     against: str = field(default="", metadata=OPTIONAL)
     """What the present code raced: a commit, as a user may name it; empty without a race."""
     old: float | None = field(default=None, metadata=OPTIONAL)
@@ -49,24 +49,24 @@ class Verdict:
     """If the code made the metric slower: files that changed since the commit that it raced and that its test
     imports."""
     explanation: Explanation | None = field(default=None, metadata=OPTIONAL)
-    """What explains that the figure moved; None if nobody looked for it."""
+    """What explains that the metric moved; None if nobody looked for it."""
     expected: KnownRegression | None = None
-    """The regression that its record says is known, whether the figure is regressed or not."""
+    """The regression that its record says is known, whether the metric is regressed or not."""
     elsewhere: bool = field(default=False, metadata=OPTIONAL)
     """Whether no launch of its record ran on these very GPUs, as far as it is known of all."""
 
     opinion: Opinion | None = field(default=None, metadata=OPTIONAL)
-    """What references or a model of the hardware expect of a figure that has no record."""
+    """What references or a model of the hardware expect of a metric that has no record."""
 
     @property
     def effect(self) -> Effect:
-        """What it makes of its test; a figure without a record passes if it is as expected, or nothing is expected."""
+        """What it makes of its test; a metric without a record passes if it is as expected, or nothing is expected."""
         passes = self.reason in (Reason.PLAUSIBLE, Reason.NOT_JUDGED)
         return Effect.PASSES if passes else self.outcome.effect
 
     @property
     def fails(self) -> bool:
-        """Whether a test with such a figure fails."""
+        """Whether a test with such a metric fails."""
         return self.effect is Effect.FAILS
 
     @property
@@ -87,7 +87,7 @@ def judge_unjudged(
     *,
     smoke: bool = False,
 ) -> list[Verdict]:
-    """Figures that are only shown or recorded; one above its physical limit is a broken measurement all the same.
+    """Metrics that are only shown or recorded; one above its physical limit is a broken measurement all the same.
 
     Args:
         test: Node id.

@@ -127,7 +127,7 @@ def _say_failure(phase: Phase, ended: Ended) -> str:
 
 
 def _join(every: Sequence[Results], machine: Machine) -> Results:
-    """Return one value of the results of all phases; figures and launches are those of the last one."""
+    """Return one value of the results of all phases; metrics and launches are those of the last one."""
     if not every:
         return Results(Baselines(machine.key, machine.match), ())
     last = every[-1]

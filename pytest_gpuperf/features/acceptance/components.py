@@ -19,7 +19,7 @@ class Component:
 
     name: str
     figures: Sequence[str] = ()
-    """Regular expressions of ``subject::test metric``; the first component that has a match has the figure."""
+    """Regular expressions of ``subject::test metric``; the first component that has a match has the metric."""
     checks: Sequence[str] = ()
     """Checks of the doctor that explain why it is slow."""
     decisive: Sequence[str] = ()
@@ -117,7 +117,7 @@ def find_subject(test: str) -> str:
 
 
 def find_component(test: str, metric: str = "") -> str:
-    """Return the component that a figure speaks for, or a test without one; a step's subject if it is none's."""
+    """Return the component that a metric speaks for, or a test without one; a step's subject if it is none's."""
     subject = find_subject(test)
     told = f"{subject}::{test.rpartition('::')[2]} {metric}"
     for component in MACHINE:

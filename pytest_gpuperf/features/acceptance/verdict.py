@@ -1,4 +1,4 @@
-"""The verdict on a machine: what figures, tests and findings make of each component."""
+"""The verdict on a machine: what metrics, tests and findings make of each component."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SURELY = 2.0
 
 _LOST = (Outcome.REGRESSED, Outcome.ENVIRONMENT, Outcome.MISSED)
 _DATE = len("2026-11-28")  # which the id of a launch begins with
-_APART = 0.03  # of ranks' own figures: nearer ones name no GPU
+_APART = 0.03  # of ranks' own metrics: nearer ones name no GPU
 
 
 class State(Enum):
@@ -212,7 +212,7 @@ def _yield_remarks(seen: Seen, rows: Iterable[Row]) -> Iterable[str]:
 
 
 def _list_worthless(name: str, seen: Seen) -> list[Verdict]:
-    """Return a component's figures that fail their tests and are not below: nothing else in the verdict names them."""
+    """Return a component's metrics that fail their tests and are not below: nothing else in the verdict names them."""
     return [
         one
         for one in seen.verdicts
@@ -235,13 +235,13 @@ def _is_judged(verdict: Verdict) -> bool:
 
 
 def _is_below(verdict: Verdict) -> bool:
-    """Whether a figure is worse than its record, or than machines of this kind or the model allow."""
+    """Whether a metric is worse than its record, or than machines of this kind or the model allow."""
     unfit = verdict.reason is Reason.UNFIT and verdict.opinion is not None and verdict.opinion.saying is Saying.BELOW
     return verdict.outcome in _LOST or verdict.reason is Reason.BELOW or unfit
 
 
 def _is_slow(below: Sequence[Verdict]) -> bool:
-    """Whether figures that are below make their component slow: two tests do, and one by far."""
+    """Whether metrics that are below make their component slow: two tests do, and one by far."""
     if not below:
         return False
     sure = any(one.outcome in _LOST or _compute_loss(one) > SURELY * _compute_least_loss(one) for one in below)
@@ -291,7 +291,7 @@ def _shorten_test(test: str) -> str:
 
 
 def _name_gpu(verdict: Verdict) -> str:
-    """Name the GPU whose own figure is far from the others'; empty if none is."""
+    """Name the GPU whose own metric is far from the others'; empty if none is."""
     metric = verdict.metric
     if metric.scope not in ("gpu", "pair") or len(metric.by_rank) < 2:
         return ""
@@ -352,7 +352,7 @@ def _describe_ok(judged: Sequence[Verdict], verdicts: Sequence[Verdict]) -> str:
 
 
 def _describe_sources(verdicts: Sequence[Verdict]) -> str:
-    """Say who the figures were held against, most of them first."""
+    """Say who the metrics were held against, most of them first."""
     counts = Counter(map(_name_source, verdicts))
     (most, _), *others = counts.most_common()
     return most if not others else f"{most}, and {len(others)} more source{'s' if len(others) > 1 else ''}"

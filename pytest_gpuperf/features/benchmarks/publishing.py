@@ -100,12 +100,12 @@ class BenchmarkPlugin:
     def publish(self, request: pytest.FixtureRequest, timing: Timing, metrics: Mapping[str, Metric]) -> None:
         """Makes a benchmark of the test's timing, unless the test has one of its own.
 
-        What pytest-benchmark raises is a warning: the figures are good all the same, and a recording takes long.
+        What pytest-benchmark raises is a warning: the metrics are good all the same, and a recording takes long.
 
         Args:
             request: Of a fixture of the test, whose body has ended.
             timing: The test's first.
-            metrics: All figures that it handed over, by name.
+            metrics: All metrics that it handed over, by name.
         """
         node = request.node
         if self._smoke or _TAKEN in node.stash or _runs_in_codspeed(request.config):
@@ -201,7 +201,7 @@ class BenchmarkPlugin:
     def pytest_benchmark_compare_machine_info(
         self, machine_info: dict[str, Any], compared_benchmark: dict[str, Any]
     ) -> None:
-        """Refuses to compare figures of two kinds of hardware.
+        """Refuses to compare metrics of two kinds of hardware.
 
         Raises:
             pytest.UsageError: both runs used GPUs, and other ones.

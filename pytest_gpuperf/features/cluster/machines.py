@@ -55,7 +55,7 @@ def find_shared_gpu(machines: Mapping[str, Machine]) -> str | None:
 def merge_machines(machines: Mapping[str, Machine]) -> Machine:
     """All GPUs of a cluster's nodes, in the order of the nodes; that of the only node as it is.
 
-    Between nodes no line rate is known, so figures of several nodes have no physical limit.
+    Between nodes no line rate is known, so metrics of several nodes have no physical limit.
 
     Args:
         machines: by the nodes' names.

@@ -1,1 +1,1 @@
-"""What is expected of a figure that has no record: by references of its kind of GPUs, or a model of the hardware."""
+"""What is expected of a metric that has no record: by references of its kind of GPUs, or a model of the hardware."""

@@ -1,4 +1,4 @@
-"""Asks references about a figure without a record, then the model."""
+"""Asks references about a metric without a record, then the model."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pytest_gpuperf.verdicts.rule import Policy
 
 
 class Opinions:
-    """Says what references expect of a figure without a record, else what the model of the hardware does."""
+    """Says what references expect of a metric without a record, else what the model of the hardware does."""
 
     def __init__(self, machine: Machine, policy: Policy) -> None:
         self._machine = machine
         self._policy = policy
         self._references: Expecting | None = None
         self._opened = False
-        """Whether references were looked for: they are read once, and only if a figure has no record."""
+        """Whether references were looked for: they are read once, and only if a metric has no record."""
 
     def __call__(self, test: str, metric_name: str, metric: Metric, body_hash: str) -> Opinion:
-        """Return what references expect of a figure, or the model if they do not know it."""
+        """Return what references expect of a metric, or the model if they do not know it."""
         rates = Rates.of(self._machine)
         if not self._opened:
             shelf = Shelf.open(self._machine.match)

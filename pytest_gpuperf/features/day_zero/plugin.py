@@ -1,4 +1,4 @@
-"""A figure without a record is held against what references or a model of the hardware expect."""
+"""A metric without a record is held against what references or a model of the hardware expect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def pytest_gpuperf_expects(machine: Machine, policy: Policy) -> Expects:
-    """Returns the opinion of both; files are read only if a figure has no record."""
+    """Returns the opinion of both; files are read only if a metric has no record."""
     from pytest_gpuperf.features.day_zero.opinions import Opinions
 
     return Opinions(machine, policy)

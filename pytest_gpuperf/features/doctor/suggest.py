@@ -1,7 +1,7 @@
 """NCCL settings for this hardware: variables that exist, each with its reason and source; often none.
 
 NCCL finds topology, transports, algorithms and channels by itself, and tunes them for the GPUs that it knows. A
-variable helps only if NCCL cannot see something. Everything else is a figure to measure first.
+variable helps only if NCCL cannot see something. Everything else is a metric to measure first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``--explain``: which variables moved the figures of a run."""
+"""``--explain``: which variables moved the metrics of a run."""
 
 NEEDS = ("racing",)
 """The run with other variables is an arm of a race."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pytest_gpuperf.features.racing.lines import format_duration
 from pytest_gpuperf.report.units import format_count
 
-_FEWEST_BLOCKS = 2  # of a race that accuses or clears a steady figure
+_FEWEST_BLOCKS = 2  # of a race that accuses or clears a steady metric
 
 
 def explain_line(

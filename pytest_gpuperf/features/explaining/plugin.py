@@ -33,12 +33,12 @@ def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
 
 @pytest.hookimpl(optionalhook=True)  # of races, which a run may lack
 def pytest_gpuperf_holds_gains(config: pytest.Config) -> bool:
-    """Returns whether figures that moved are explained: a gain has a reason, too."""
+    """Returns whether metrics that moved are explained: a gain has a reason, too."""
     return bool(config.getoption(_DEST))
 
 
 def pytest_gpuperf_check_options(config: pytest.Config) -> None:
-    """Refuses runs in which no figure is held against a record, or not all in one process."""
+    """Refuses runs in which no metric is held against a record, or not all in one process."""
     if not config.getoption(_DEST):
         return
     given = {
@@ -92,6 +92,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_gpuperf_moved(config: pytest.Config, tests: Sequence[Held]) -> None:
-    """Adds to each verdict on a figure that moved what explains it."""
+    """Adds to each verdict on a metric that moved what explains it."""
     if explaining := config.stash.get(EXPLAINING, None):
         explaining.explain(tests)

@@ -34,7 +34,7 @@ _NO_TIME = "time ran out: raise --race-budget"
 
 @dataclass(slots=True, eq=False)
 class _Figure:
-    """A figure that moved, and what is known about why."""
+    """A metric that moved, and what is known about why."""
 
     test: Held
     verdict: Verdict
@@ -77,7 +77,7 @@ class _Figure:
 
 
 class Explaining:
-    """Looks for what moved the figures of a run, once all of them are decided."""
+    """Looks for what moved the metrics of a run, once all of them are decided."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Explaining:
         """Nothing is launched yet.
 
         Args:
-            undoing: Returns the rule for a figure that moved; None if it did not move, or has no record.
+            undoing: Returns the rule for a metric that moved; None if it did not move, or has no record.
             chosen: Adds to a verdict what NCCL chooses otherwise than in its record.
             spending: makes the launches.
             open_arms: makes what opens the arms for tests of these node ids.
@@ -116,7 +116,7 @@ class Explaining:
         self._start = time.monotonic() - self._began
 
     def explain(self, tests: Sequence[Held]) -> None:
-        """Adds to each verdict on a figure that moved what explains it.
+        """Adds to each verdict on a metric that moved what explains it.
 
         Args:
             tests: whose reports are still held back.
@@ -140,7 +140,7 @@ class Explaining:
         return found
 
     def _try(self, figures: Sequence[_Figure]) -> None:
-        """Tries the variables of figures that all differ from their records in the same ones."""
+        """Tries the variables of metrics that all differ from their records in the same ones."""
         changes = figures[0].changes
         if not changes:
             return
@@ -182,14 +182,14 @@ class Explaining:
         names: Sequence[str],
         decide: Callable[[_Figure, list[Metric], list[Metric], bool], bool],
     ) -> None:
-        """Races two arms in blocks until each figure is decided or has a problem.
+        """Races two arms in blocks until each metric is decided or has a problem.
 
         Args:
             undone: the arm with all of the record's variables.
             other: the run as it is, or an arm with fewer of them.
             figures: those that race.
             names: the variables that the race is about.
-            decide: decides about a figure by the launches of both arms; whether it could.
+            decide: decides about a metric by the launches of both arms; whether it could.
         """
         undone.start()  # both collect their tests side by side
         other.start()
@@ -213,7 +213,7 @@ class Explaining:
     def _run_leg(
         self, arm: Arm, figures: Sequence[_Figure], into: Mapping[int, list[Metric]], undone: Arm
     ) -> list[_Figure]:
-        """One launch of one arm; the figures that are still in the race."""
+        """One launch of one arm; the metrics that are still in the race."""
         if not figures:
             return []
         tests = _list_tests(figures)
@@ -261,7 +261,7 @@ def _list_tests(figures: Sequence[_Figure]) -> list[Held]:
 
 
 def _describe_problem(figure: _Figure, result: Measured, name: str, *, was_undone: bool) -> str:
-    """Why a launch says nothing about a figure; empty if it does."""
+    """Why a launch says nothing about a metric; empty if it does."""
     if result.problem:
         return f"the test came to nothing in {name}: {result.problem}"
     if figure.verdict.metric_name not in result.metrics:
@@ -282,7 +282,7 @@ def name_choices(judge: Judge, verdict: Verdict, now: Mapping[str, str]) -> Verd
 
     Args:
         judge: of the run.
-        verdict: on a figure that has a record.
+        verdict: on a metric that has a record.
         now: NCCL's choices in this run.
     """
     assert verdict.baseline is not None

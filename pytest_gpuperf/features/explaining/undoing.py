@@ -1,6 +1,6 @@
-"""Decides what explains that a figure moved, from launches that have some of the record's variables.
+"""Decides what explains that a metric moved, from launches that have some of the record's variables.
 
-Figures are natural logarithms, oriented so that larger is worse.
+Metrics are natural logarithms, oriented so that larger is worse.
 """
 
 import statistics
@@ -19,22 +19,22 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Undoing:
-    """The rule for one figure that moved; the record's variables must make one that gained worse."""
+    """The rule for one metric that moved; the record's variables must make one that gained worse."""
 
     rule: Rule
     """Judged it."""
     history: History
-    """The figure's record."""
+    """The metric's record."""
     gained: bool
-    """Whether the figure is better than its record."""
+    """Whether the metric is better than its record."""
 
     @classmethod
     def of(cls, judge: Judge, verdict: Verdict) -> Self | None:
-        """Returns the rule for a figure; None if it did not move, or has no record.
+        """Returns the rule for a metric; None if it did not move, or has no record.
 
         Args:
             judge: of the run.
-            verdict: on the figure, after all races.
+            verdict: on the metric, after all races.
         """
         moved = verdict.outcome in (Outcome.REGRESSED, Outcome.ENVIRONMENT, Outcome.IMPROVED, Outcome.UNDECIDED)
         if not moved or verdict.baseline is None or not verdict.change or verdict.reason is Reason.ASKED:
@@ -54,7 +54,7 @@ class Undoing:
         """Return what a race shows about the variables that were undone; None if it is still open.
 
         EXPLAINED if the run as it is differs from the run with the record's variables in the direction in which the
-        figure moved, by the minimum slowdown with the certainty of an accusation, and the latter did not move that way
+        metric moved, by the minimum slowdown with the certainty of an accusation, and the latter did not move that way
         against the record. PARTLY if it did. NOT if both are the same.
 
         Args:
@@ -83,7 +83,7 @@ class Undoing:
         return decision is Decision.CLEARED
 
     def is_as_recorded(self, undone: Sequence[float]) -> bool:
-        """Return whether the median of these launches would pass the screen; of a figure that gained, as no gain."""
+        """Return whether the median of these launches would pass the screen; of a metric that gained, as no gain."""
         middle = statistics.median(undone)
         if self.gained:
             return not self.rule.is_improved(self.history, middle)

@@ -3,7 +3,7 @@
 A GPU is a host's name and the GPU's number there. Alone, a host is as fast as the better half of its GPUs; the GPUs of
 hosts that are well are held against one another. In pairs, GPUs of one number meet, all numbers at once; a pair of
 hosts is as fast as its fastest GPUs are. Fewer than eight hosts are compared number by number, since a GPU of theirs
-has few partners. If all GPUs of a host are slow in a figure, the host is named instead.
+has few partners. If all GPUs of a host are slow in a metric, the host is named instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Gpu: TypeAlias = tuple[str, int]
 GpuPair: TypeAlias = tuple[Gpu, Gpu]
 """GPUs of one number on two hosts."""
 PAIRS = "pairs"
-"""What the figure of a tournament is called."""
+"""What the metric of a tournament is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ def find_slow_parts(alone: Sequence[Alone], pairs: Mapping[GpuPair, float]) -> t
     """Names the slow parts, the slowest first. A host that is named explains its GPUs, and both explain their links.
 
     Args:
-        alone: figures of all GPUs alone.
+        alone: metrics of all GPUs alone.
         pairs: bandwidths of GPUs of one number on two hosts; empty if none were measured.
     """
     numbers = {number for (_, number), _ in pairs}
-    # Each figure is held against others as one of GPUs and as one of hosts; pairs by all GPUs, and at most by each
+    # Each metric is held against others as one of GPUs and as one of hosts; pairs by all GPUs, and at most by each
     # number.
     chance = CHANCE / (2 * len(alone) + 2 * (1 + len(numbers)))
     found = [slow for figure in alone for slow in _find_slow_alone(figure, chance)]

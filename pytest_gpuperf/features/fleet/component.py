@@ -1,4 +1,4 @@
-"""Which part of a host a figure depends on, as far as the figure says it."""
+"""Which part of a host a metric depends on, as far as the metric says it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Component:
     """A part of a host."""
 
     kind: str
-    """GPU, GPU memory, links between GPUs, PCIe; host if the figure depends on all of them."""
+    """GPU, GPU memory, links between GPUs, PCIe; host if the metric depends on all of them."""
     number: str = ""
     """The number of the GPU, or of both ends of the link: 3, 0-3; empty if the metric names none."""
 
@@ -27,12 +27,12 @@ class Component:
 
 
 def find_component(name: str, unit: str, limit_name: str) -> Component:
-    """The part that a figure depends on.
+    """The part that a metric depends on.
 
     Args:
-        name: Of the figure. One that ends with gpu3, rank3 or _of_3 names a GPU; with 0-3 or 0_to_3, a link.
-        unit: Of the figure: FLOP/s is a GPU's.
-        limit_name: What sets the figure's physical limit, as the test names it: nv18, PCIe, memory, matrix units.
+        name: Of the metric. One that ends with gpu3, rank3 or _of_3 names a GPU; with 0-3 or 0_to_3, a link.
+        unit: Of the metric: FLOP/s is a GPU's.
+        limit_name: What sets the metric's physical limit, as the test names it: nv18, PCIe, memory, matrix units.
     """
     pair, gpu = _PAIR.search(name), _GPU.search(name)
     if pair is not None:

@@ -1,4 +1,4 @@
-"""Figures of a fleet as OpenMetrics text, which Prometheus and others read.
+"""Metrics of a fleet as OpenMetrics text, which Prometheus and others read.
 
 Source of the format: OpenMetrics 1.0, section "Text Format".
 """
@@ -25,7 +25,7 @@ def format_openmetrics(fleet: Fleet, compared: Sequence[Compared]) -> str:
 
     Args:
         fleet: Names the hardware.
-        compared: Its figures.
+        compared: Its metrics.
     """
     return "\n".join([*_yield_lines(fleet, compared), "# EOF", ""])
 

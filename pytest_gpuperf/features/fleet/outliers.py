@@ -1,4 +1,4 @@
-"""Which hosts are slower than the others: robust z per figure, and how far it must be for so many figures and hosts.
+"""Which hosts are slower than the others: robust z per metric, and how far it must be for so many metrics and hosts.
 
 A host's loss is the difference of logarithms to the median of all hosts, above 0 if it is worse. Its z is the loss over
 the spread. The spread is Qn: a quartile of the differences between all pairs of hosts, which slow hosts do not move as
@@ -19,7 +19,7 @@ from pytest_gpuperf.figures.student import upper_quantile
 CHANCE = 0.001
 """Probability that a comparison accuses any host of a fleet in which none is slow."""
 LEAST_LOSS = 0.015  # never worth an accusation, however sure; the judge's own bound
-LEAST_SPREAD = 0.001  # as a logarithm: figures of some digits are equal on many hosts, and a spread of 0 accuses all
+LEAST_SPREAD = 0.001  # as a logarithm: metrics of some digits are equal on many hosts, and a spread of 0 accuses all
 LEAST_HOSTS = 5  # a median of fewer has no deviation that means anything
 FEW = 8  # fewer hosts know their spread so badly that Student's t lets a loss of 40 % pass
 LOSS_OF_FEW = 0.1  # what one of few must lose against the others; GPUs of one kind are within 3 % of one another
@@ -31,7 +31,7 @@ _FEWER = 2.7  # values; by so much Qn's efficiency falls for few, in simulations
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One host's figure among those of all."""
+    """One host's metric among those of all."""
 
     host: str
     value: float
@@ -45,7 +45,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One figure over all hosts."""
+    """One metric over all hosts."""
 
     figure: Figure
     median: float
@@ -63,16 +63,16 @@ class Compared:
 
 
 def compare(figures: Sequence[Figure], chance: float = CHANCE, independent: float = 1.0) -> tuple[Compared, ...]:
-    """Compares the hosts in each figure that enough of them measured.
+    """Compares the hosts in each metric that enough of them measured.
 
-    Every figure of every host may be accused by chance, so each has an equal share of it (Bonferroni). The spread is
+    Every metric of every host may be accused by chance, so each has an equal share of it (Bonferroni). The spread is
     known as from 0.82 times as many hosts, or fewer if there are few. So z is held against Student's t with so many
     degrees of freedom.
 
     Args:
         figures: Of one hardware.
         chance: How likely any host is accused wrongly.
-        independent: The share of the figures that do not follow from the others.
+        independent: The share of the metrics that do not follow from the others.
     """
     enough = [figure for figure in figures if len(figure.values) >= LEAST_HOSTS]
     tests = sum(len(figure.values) for figure in enough)

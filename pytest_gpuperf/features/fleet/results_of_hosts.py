@@ -1,4 +1,4 @@
-"""The figures of many hosts, from the results of their runs."""
+"""The metrics of many hosts, from the results of their runs."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class Fleet:
     hosts: tuple[str, ...]
     figures: tuple[Figure, ...]
     left_out: tuple[str, ...] = ()
-    """Figures that some hosts measured otherwise than most: another test body, unit, direction or clock."""
+    """Metrics that some hosts measured otherwise than most: another test body, unit, direction or clock."""
 
 
 _Form = tuple[str, str, Better, str]
-"""What must agree before figures of two hosts are compared: body hash, unit, direction, clock."""
+"""What must agree before metrics of two hosts are compared: body hash, unit, direction, clock."""
 
 
 def load(paths: Sequence[Path]) -> Fleet:
     """Reads the results of ``--gpuperf-json``, one file or several of each host.
 
     Raises:
-        ResultsError: A file cannot be used, has no figures, or is of other hardware than the first.
+        ResultsError: A file cannot be used, has no metrics, or is of other hardware than the first.
     """
     first: tuple[Path, Baselines] | None = None
     measured: dict[tuple[str, str], dict[_Form, dict[str, list[float]]]] = defaultdict(
@@ -119,7 +119,7 @@ def _group_by_host(
 
 
 def _read_limit_names(verdicts: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
-    """What sets each figure's limit; verdicts have other readers, so whatever else they say is passed over."""
+    """What sets each metric's limit; verdicts have other readers, so whatever else they say is passed over."""
     found = {}
     for verdict in verdicts:
         metric = verdict.get("metric")

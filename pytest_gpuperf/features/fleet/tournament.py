@@ -3,7 +3,7 @@
 To measure every pair of n hosts takes n - 1 rounds of n / 2 pairs that share no host. A tournament plays some of those
 rounds, twice the logarithm of n: so each host meets as many partners. A host's loss is the median over its partners,
 which a slow partner does not move as long as most are well. What is left of a pair's loss is the link's between them.
-Both are held against the same bound as any figure of a fleet.
+Both are held against the same bound as any metric of a fleet.
 
 Few hosts, or pairs, do not know their spread. Of fewer than eight the slowest is named if it loses a tenth or more
 against each of the others: then no slow link of its partner explains it.
@@ -21,7 +21,7 @@ from pytest_gpuperf.features.fleet.results_of_hosts import Figure
 
 Pair = tuple[str, str]
 _BETWEEN = " - "
-_INDEPENDENT = 0.66  # of the hosts' medians: two that met share a figure; in simulations of 8 to 64 hosts
+_INDEPENDENT = 0.66  # of the hosts' medians: two that met share a metric; in simulations of 8 to 64 hosts
 LEAST_ROUNDS = 3  # a median of two partners is no more robust than their mean
 
 

@@ -1,4 +1,4 @@
-"""``python -m pytest_gpuperf comment``: the figures of a run in a comment of its pull request."""
+"""``python -m pytest_gpuperf comment``: the metrics of a run in a comment of its pull request."""
 
 from __future__ import annotations
 

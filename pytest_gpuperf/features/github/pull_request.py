@@ -1,4 +1,4 @@
-"""The figures of a pull request as one comment, which later runs replace."""
+"""The metrics of a pull request as one comment, which later runs replace."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def curve(number: int, run: Run, told: Mapping[str, Any]) -> Curve:
     Args:
         number: names it on the page.
         run: that measured it.
-        told: the sweep, as in ``curves.curve_properties``.
+        told: the sweep, as in ``curves.make_curve``.
     """
     peak = max(told["bandwidths"])
     scale, symbol = choose_scale(peak, "B/s")
@@ -104,7 +104,7 @@ def _fit_at(told: Mapping[str, Any], place: int, scale: float) -> float | None:
 
 
 def make_square(told: Mapping[str, Any]) -> Square:
-    """Return what a page draws of a figure for each pair, as in ``matrices.matrix_properties``."""
+    """Return what a page draws of a figure for each pair, as in ``matrices.show_matrix``."""
     pairs, unit = parse_matrix(told), str(told["unit"])
     slow = {(cell.row, cell.column) for cell in pairs.slow}
     best = max(pairs.values) if pairs.better == "higher" else min(pairs.values)

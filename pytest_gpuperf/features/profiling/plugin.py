@@ -1,4 +1,4 @@
-"""``--profile``: the programs of each perf test are profiled once all its figures have been measured."""
+"""``--profile``: the programs of each perf test are profiled once all its metrics have been measured."""
 
 from __future__ import annotations
 

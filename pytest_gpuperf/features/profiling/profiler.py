@@ -1,4 +1,4 @@
-"""``--profile``: what a perf test has measured is profiled, once all its figures have been measured.
+"""``--profile``: what a perf test has measured is profiled, once all its metrics have been measured.
 
 The profiler slows what it watches, and CUPTI stays in a process once it was used. So the programs of a test are
 profiled after the last of its measurements, and the ranks are replaced before the next test.
@@ -33,7 +33,7 @@ _NAME_CHARACTERS = 150  # of a file; most file systems take 255 bytes
 
 
 class ProfileWarning(UserWarning):
-    """A perf test could not be profiled; its figures and its outcome are what they are without ``--profile``."""
+    """A perf test could not be profiled; its metrics and its outcome are what they are without ``--profile``."""
 
     __module__ = "pytest_gpuperf"  # where users import it from, and filter it by
 
@@ -103,7 +103,7 @@ class Profiling:
                 return Profile(test, arm, "", problem)
             about = {"test": test, "arm": arm, "steps": STEPS, "world_size": world_size}
             joined = write(path, traces, about)
-        # A program may skip or fail by pytest's own exceptions, and its figures have been measured.
+        # A program may skip or fail by pytest's own exceptions, and its metrics have been measured.
         except (Exception, pytest.skip.Exception, pytest.fail.Exception) as error:
             return Profile(test, arm, "", make_one_line(f"{type(error).__name__}: {error}"))
         return Profile(

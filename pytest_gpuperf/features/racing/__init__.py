@@ -1,1 +1,1 @@
-"""Later launches of figures that came out worse, and races of two codes."""
+"""Later launches of metrics that came out worse, and races of two codes."""

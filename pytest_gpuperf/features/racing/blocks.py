@@ -10,7 +10,7 @@ from pytest_gpuperf.figures.metric import Metric
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What both arms of a race measured of one figure in whole blocks, in order of measurement."""
+    """What both arms of a race measured of one metric in whole blocks, in order of measurement."""
 
     old: Sequence[Metric]
     present: Sequence[Metric]

@@ -1,4 +1,4 @@
-"""The judge of a run that races every figure against other code, and holds none against a record."""
+"""The judge of a run that races every metric against other code, and holds none against a record."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,14 +13,14 @@ from pytest_gpuperf.verdicts.verdict import Verdict, invalidate
 
 
 class Contest:
-    """Judges figures by races alone. Every figure races, so none is screened."""
+    """Judges metrics by races alone. Every metric races, so none is screened."""
 
     shift: float | None = None
     moved: Sequence[str] = ()
     knows: bool = False
 
     def __init__(self, hardware_key: str, policy: Policy, commit: str = "") -> None:
-        """No figure has entered yet.
+        """No metric has entered yet.
 
         Args:
             hardware_key: Names the machine.
@@ -33,7 +33,7 @@ class Contest:
         self._entered = 0
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
-        """Enters the figures of a first launch: each becomes a suspect, unless its measurement is worth nothing."""
+        """Enters the metrics of a first launch: each becomes a suspect, unless its measurement is worth nothing."""
         verdicts = []
         for name, metric in metrics.items():
             verdict = Verdict(test, name, metric, Outcome.SAME, self._hardware_key)
@@ -43,7 +43,7 @@ class Contest:
         return verdicts
 
     def judge_race(self, suspect: Verdict, blocks: Blocks, *, over: bool) -> Verdict | None:
-        """What a race makes of a figure; None if it is still open.
+        """What a race makes of a metric; None if it is still open.
 
         Args:
             suspect: As it entered.
@@ -100,7 +100,7 @@ class Contest:
         return verdict
 
     def judge_stopped(self, suspect: Verdict, blocks: Blocks) -> Verdict:
-        """What a race makes of a figure that no time was left for: what is open is UNDECIDED, with both values.
+        """What a race makes of a metric that no time was left for: what is open is UNDECIDED, with both values.
 
         Args:
             suspect: As it entered.

@@ -1,4 +1,4 @@
-"""The hooks by which other features take part in the decision about figures that moved."""
+"""The hooks by which other features take part in the decision about metrics that moved."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @pytest.hookspec
 def pytest_gpuperf_holds_gains(config: pytest.Config) -> bool:
-    """Returns whether the feature wants figures that gained in ``pytest_gpuperf_moved``, too."""
+    """Returns whether the feature wants metrics that gained in ``pytest_gpuperf_moved``, too."""
     raise NotImplementedError
 
 
 @pytest.hookspec
 def pytest_gpuperf_moved(config: pytest.Config, tests: Sequence[Held]) -> None:
-    """All figures of a judged run are decided; nothing is reported yet of tests with figures that had moved.
+    """All metrics of a judged run are decided; nothing is reported yet of tests with metrics that had moved.
 
     Args:
         config: pytest's.

@@ -6,7 +6,7 @@ from pytest_gpuperf.report.units import format_count
 
 
 def describe_second_launch(tests: int) -> str:
-    """A second launch of all tests begins, as the figures of the first one moved all alike."""
+    """A second launch of all tests begins, as the metrics of the first one moved all alike."""
     return f"the whole run moved alike: a second launch of {format_count(tests, 'test')} tells whether it does so again"
 
 

@@ -1,4 +1,4 @@
-"""Later launches decide about figures that came out worse, against the record or in a race of two codes."""
+"""Later launches decide about metrics that came out worse, against the record or in a race of two codes."""
 
 from __future__ import annotations
 

@@ -364,7 +364,7 @@ def _add(measured: Measured, into: dict[str, list[Metric]]) -> None:
 
 
 def _describe_mismatch(test: Held, measured: Measured, name: str) -> str:
-    """Why what the old code measured cannot be held against the test's figures; empty if it can."""
+    """Why what the old code measured cannot be held against the test's metrics; empty if it can."""
     if measured.problem:
         return f"the test came to nothing in {name}: {measured.problem}"
     if measured.body_hash != hash_body(test.item):

@@ -44,7 +44,7 @@ class SameCode:
 
         Args:
             suspect: the screening's verdict, whose launch does not count: it was chosen because it is slow.
-            launches: a figure of each.
+            launches: what each measured.
             commit: of the record.
         """
         return self._judging.judge_same_code(suspect, launches, commit)

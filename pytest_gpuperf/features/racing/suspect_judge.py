@@ -1,4 +1,4 @@
-"""What later launches and races make of a suspect, that is a figure that the run's judge left undecided."""
+"""What later launches and races make of a suspect, that is a metric that the run's judge left undecided."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class SuspectJudge:
 
     @property
     def moved(self) -> list[str]:
-        """The tests whose figures a second launch has to confirm, if the figures of the first one moved all alike."""
+        """The tests whose metrics a second launch has to confirm, if the metrics of the first one moved all alike."""
         return self._judge.shifts.suspects
 
     def second(self, test: str, metrics: Mapping[str, Metric]) -> None:
-        """Takes the figures of a test in a second launch, which is asked for if the first one shifted."""
+        """Takes the metrics of a test in a second launch, which is asked for if the first one shifted."""
         for name, metric in metrics.items():
             if (history := self._judge.records.find_history(test, name)) is not None:
                 self._judge.shifts.note_second(test, name, compute_log(metric.value, metric.better) - history.center)
 
     def name_differences(self, verdict: Verdict) -> Verdict:
-        """Adds to a verdict on a figure that is not the same what differs from the launches of its record."""
+        """Adds to a verdict on a metric that is not the same what differs from the launches of its record."""
         return self._judge.name_differences(verdict)
 
     def out_of_time(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict:
@@ -65,7 +65,7 @@ class SuspectJudge:
 
         Args:
             suspect: The screening's verdict, whose launch counts.
-            present: A figure of each launch of the present code after that.
+            present: What each launch of the present code after that measured.
         """
         if suspect.baseline is None:
             return suspect.leave_undecided(Reason.BUDGET)
@@ -82,7 +82,7 @@ class SuspectJudge:
         return self.out_of_time(suspect, blocks.present)
 
     def _judge_left_open(self, verdict: Verdict, reason: Reason, why: str = "") -> Verdict:
-        """The verdict on a figure that nothing decided about: REGRESSED if its loss is gross, else UNDECIDED."""
+        """The verdict on a metric that nothing decided about: REGRESSED if its loss is gross, else UNDECIDED."""
         if self._is_gross(verdict):
             found = replace(verdict, outcome=Outcome.REGRESSED, reason=Reason.GROSS, detail=why)
             return apply_request(self._judge.excuse(found))
@@ -93,7 +93,7 @@ class SuspectJudge:
 
         Args:
             suspect: The screening's verdict, whose launch counts.
-            present: A figure of each launch after that.
+            present: What each launch after that measured.
         """
         if suspect.baseline is None:
             return self._judge.expectations.confirm(suspect, present) is None
@@ -108,7 +108,7 @@ class SuspectJudge:
 
         Args:
             suspect: The screening's verdict, whose launch counts.
-            present: A figure of each launch after that.
+            present: What each launch after that measured.
         """
         if suspect.baseline is None:
             return self._judge.expectations.confirm(suspect, present)
@@ -163,7 +163,7 @@ class SuspectJudge:
 
         Args:
             suspect: The screening's verdict, whose launch does not count.
-            launches: A figure of each launch after that.
+            launches: What each launch after that measured.
             commit: Of the record, which the checkout holds.
         """
         stored, history = suspect.baseline, self._find_history(suspect)
@@ -177,7 +177,7 @@ class SuspectJudge:
         return self._judge_environment(found, environment)
 
     def _judge_environment(self, found: Verdict, environment: Sequential) -> Verdict:
-        """The verdict on a figure whose code is no slower than that of its record."""
+        """The verdict on a metric whose code is no slower than that of its record."""
         if environment.decision is Decision.ACCUSED:
             assert found.baseline is not None
             differs = differing(
@@ -195,7 +195,7 @@ class SuspectJudge:
 
         Args:
             suspect: The screening's verdict, whose launch counts.
-            present: A figure of each launch after that.
+            present: What each launch after that measured.
             why: What keeps it from racing, with the cure.
             over: Whether there are no more launches.
         """
@@ -228,7 +228,7 @@ class SuspectJudge:
         )
 
     def _replace_metric(self, suspect: Verdict, present: Sequence[Metric], history: History) -> Verdict:
-        """The suspect with the figure of several launches."""
+        """The suspect with the metric of several launches."""
         metric = merge_launches(present)
         loss = compute_log(metric.value, metric.better) - history.center
         return replace(suspect, metric=metric, launches=len(present), change=convert_loss(loss, metric.better))
@@ -236,7 +236,7 @@ class SuspectJudge:
     def _is_gross(self, verdict: Verdict) -> bool:
         """Whether a loss is beyond what machines of one kind differ by, or below the model's floor.
 
-        The record's machines tell how far they differ. If it has only one, references do, if they know the figure.
+        The record's machines tell how far they differ. If it has only one, references do, if they know the metric.
         """
         history, stored = self._find_history(verdict), verdict.baseline
         assert stored is not None

@@ -28,7 +28,7 @@ class Held:
     reports: list[pytest.TestReport]
     verdicts: list[Verdict]
     present: dict[str, list[Metric]] = field(default_factory=dict)
-    """Figures of the launches of the present code after the first, by metric."""
+    """What launches of the present code after the first measured, by metric."""
     broken: str = ""
     """Why a later launch of the present code came to nothing."""
     no_race: str = ""
@@ -41,7 +41,7 @@ class Held:
 
     @property
     def suspects(self) -> list[Verdict]:
-        """The figures that nothing has decided about yet; none if the test is broken."""
+        """The metrics that nothing has decided about yet; none if the test is broken."""
         return [] if self.broken else [verdict for verdict in self.verdicts if verdict.suspect]
 
     @property
@@ -62,7 +62,7 @@ class HeldReports:
 
         Args:
             commands: makes the commands of a test.
-            gains: whether reports of tests with a figure that gained wait until all figures are decided.
+            gains: whether reports of tests with a metric that gained wait until all metrics are decided.
         """
         self._commands = commands
         self._gains = gains
@@ -78,7 +78,7 @@ class HeldReports:
             self._held.append(Held(item, reports, verdicts))
         else:
             for report in reports:
-                if verdicts is not None:  # it has failed otherwise; its figures are told all the same
+                if verdicts is not None:  # it has failed otherwise; its metrics are told all the same
                     report.user_properties += make_verdict_properties(verdicts)
                 item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

@@ -34,7 +34,7 @@ class JournalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RecordingPlan:
-    """What a recording is of: figures of another one do not belong to it."""
+    """What a recording is of: metrics of another one do not belong to it."""
 
     hardware_key: str
     commit: str
@@ -148,7 +148,7 @@ class Journal:
 
     def remove(self) -> None:
         """The recording is written: nothing to go on with."""
-        with suppress(OSError):  # its folder may have gone, and the figures are safe
+        with suppress(OSError):  # its folder may have gone, and the metrics are safe
             self.path.unlink()
         self.close()
 

@@ -1,4 +1,4 @@
-"""``--update-baselines``: perf tests run once in each of several launches, and their figures become baselines."""
+"""``--update-baselines``: perf tests run once in each of several launches, and their metrics become baselines."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
 
 
 def pytest_gpuperf_judges(config: pytest.Config, options: Options, machine: Machine) -> Judged | None:
-    """Returns what records figures in the place of a judge; None if nothing is to be recorded."""
+    """Returns what records metrics in the place of a judge; None if nothing is to be recorded."""
     recorded = read_recording_options(config)
     if recorded is None:
         return None

@@ -23,7 +23,7 @@ class RecordedRun:
         """Nothing is recorded yet.
 
         Args:
-            recording: takes the figures.
+            recording: takes the metrics.
             choices: Returns what NCCL chooses on the GPUs of a test.
         """
         self._recording = recording
@@ -77,7 +77,7 @@ class RecordedRun:
         session.exitstatus = choose_exit_status(session.exitstatus, saved=saved is not None, failed=failed)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Takes note of a phase; the last one says what becomes of the figures."""
+        """Takes note of a phase; the last one says what becomes of the metrics."""
         launch = self._launches.get(report.nodeid)
         if launch is None:
             return

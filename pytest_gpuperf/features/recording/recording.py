@@ -1,4 +1,4 @@
-"""Figures of perf tests are kept, launch after launch, and written when the run ends."""
+"""Metrics of perf tests are kept, launch after launch, and written when the run ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Passing:
 
 
 class Recording:
-    """Keeps the figures of tests that pass whole; a journal keeps them too, so that a recording can be resumed."""
+    """Keeps the metrics of tests that pass whole; a journal keeps them too, so that a recording can be resumed."""
 
     shift: float | None = None
     knows: bool = False
@@ -107,7 +107,7 @@ class Recording:
                 self._note_journal_problem(error)
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
-        """Holds the figures of a test until it has ended; those of a broken measurement are not kept."""
+        """Holds the metrics of a test until it has ended; those of a broken measurement are not kept."""
         verdicts = judge_unjudged(test, metrics, self._machine.key, Outcome.RECORDED)
         if all(verdict.outcome is Outcome.RECORDED for verdict in verdicts):
             self._passing = _Passing(test, body_hash, metrics)
@@ -118,7 +118,7 @@ class Recording:
         return []
 
     def note_ended(self, test: str, number: int, problem: str) -> None:
-        """Keeps the figures of a test that has passed whole.
+        """Keeps the metrics of a test that has passed whole.
 
         Args:
             test: node id.

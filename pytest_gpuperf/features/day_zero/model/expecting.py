@@ -1,4 +1,4 @@
-"""Expected ranges of figures: alpha-beta for collectives, rooflines for products and memory, shares of known limits."""
+"""Expected ranges of metrics: alpha-beta for collectives, rooflines for products and memory, shares of known limits."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LINKS = re.compile(r"nv\d+|pix|pxb|phb|node|sys")
 
 
 def form_opinion(metric: Metric, rates: Rates) -> Opinion:
-    """What the model says of a figure that has no record.
+    """What the model says of a metric that has no record.
 
     Args:
-        metric: The figure; its work, its limit, or its unit says what it depends on.
+        metric: The metric; its work, its limit, or its unit says what it depends on.
         rates: Of the machine.
     """
     try:
@@ -37,12 +37,12 @@ def form_opinion(metric: Metric, rates: Rates) -> Opinion:
 
 
 def predict_scaled(metric: Metric, ranks: int, rates: Rates) -> float | None:
-    """Return what the model makes of a figure of one collective on so many ranks, up to a factor; None without a model.
+    """Return what the model makes of a metric of one collective on so many ranks, up to a factor; None without a model.
 
-    The ratio of two of these carries a figure from one number of ranks to another. A rate is taken for a bus bandwidth.
+    The ratio of two of these carries a metric from one number of ranks to another. A rate is taken for a bus bandwidth.
 
     Args:
-        metric: the figure; its work is one collective.
+        metric: the metric; its work is one collective.
         ranks: how many.
         rates: of the machine.
     """

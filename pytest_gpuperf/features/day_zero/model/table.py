@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 MARGIN = 0.8
-"""A figure is plausible down to this share of what the worst healthy machine is known to do: the shares below are of
+"""A metric is plausible down to this share of what the worst healthy machine is known to do: the shares below are of
 few machines, and others differ in boards, drivers and versions of NCCL."""
 
 NCCL_LINK: Mapping[tuple[int, int], float] = {

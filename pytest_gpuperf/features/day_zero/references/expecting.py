@@ -1,4 +1,4 @@
-"""References judge a figure without a record: it may lose what healthy machines of its kind show, and no more."""
+"""References judge a metric without a record: it may lose what healthy machines of its kind show, and no more."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pytest_gpuperf.verdicts.shares import compute_log
 
 
 class Expecting:
-    """Judges figures of one machine by references of its kind."""
+    """Judges metrics of one machine by references of its kind."""
 
     def __init__(self, shelf: Shelf, rates: Rates, policy: Policy) -> None:
         """Keep what it needs.
 
         Args:
             shelf: has the references.
-            rates: of the machine; the model carries figures from another number of GPUs with them.
+            rates: of the machine; the model carries metrics from another number of GPUs with them.
             policy: the smallest loss that counts.
         """
         self._shelf = shelf
@@ -31,9 +31,9 @@ class Expecting:
         self._policy = policy
 
     def opinion(self, test: str, name: str, metric: Metric, body_hash: str) -> Opinion | None:
-        """Return what references expect of a figure; None if they say nothing of it.
+        """Return what references expect of a metric; None if they say nothing of it.
 
-        A figure is below if it lost more than 999 of 1000 healthy machines do, and more than the policy's
+        A metric is below if it lost more than 999 of 1000 healthy machines do, and more than the policy's
         minimum slowdown.
 
         Args:

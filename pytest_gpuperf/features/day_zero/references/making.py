@@ -87,7 +87,7 @@ def main(baselines: Path, folder: Path) -> None:
         old.unlink()
     for name, references in make_references(stored).items():
         text = json.dumps(references.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        (folder / name).write_text(text.replace('},"', '},\n"') + "\n")  # some figure a line: a change of one is seen
+        (folder / name).write_text(text.replace('},"', '},\n"') + "\n")  # some metric a line: a change of one is seen
         print(f"{folder / name}: {len(text) / 1e3:.0f} kB")
 
 

@@ -38,14 +38,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The launches of one figure on the machines of one hardware key."""
+    """The launches of one metric on the machines of one hardware key."""
 
     body_hash: str
     unit: str
     better: Better
     clock: str
     machines: Mapping[str, tuple[float, ...]]
-    """The figure of each launch, in unit, by the identity of the machine's GPUs."""
+    """The metric of each launch, in unit, by the identity of the machine's GPUs."""
 
 
 @dataclass(frozen=True, slots=True)

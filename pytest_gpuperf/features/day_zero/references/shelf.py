@@ -1,6 +1,6 @@
-"""Finds what references say of a figure: by what it depends on, worlds of another size count, too.
+"""Finds what references say of a metric: by what it depends on, worlds of another size count, too.
 
-A figure of one GPU, or of a pair, serves any number of ranks. One of all GPUs serves as many. One of the host serves
+A metric of one GPU, or of a pair, serves any number of ranks. One of all GPUs serves as many. One of the host serves
 nobody: another host has other sockets, memory and disks.
 """
 
@@ -26,7 +26,7 @@ _RANKS = re.compile(r"\[(\d+)ranks?(?=[-\]])")
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of one figure."""
+    """What is known of one metric."""
 
     ranks: int
     """The number of ranks of the tests that measured it; 0 if there are several numbers."""
@@ -64,7 +64,7 @@ class Shelf:
         return None
 
     def find_known(self, test: str, name: str, metric: Metric, body_hash: str) -> Known | None:
-        """Return the records of a figure that this run can be compared with; None if there are none.
+        """Return the records of a metric that this run can be compared with; None if there are none.
 
         Args:
             test: node id.
@@ -82,7 +82,7 @@ class Shelf:
         return _make_known(next(iter(by_ranks)) if len(by_ranks) == 1 else 0, every)
 
     def others(self, test: str, name: str, metric: Metric, body_hash: str) -> list[Known]:
-        """Return what machines tell of a figure in worlds of several ranks, those nearest to its own first."""
+        """Return what machines tell of a metric in worlds of several ranks, those nearest to its own first."""
         ranks = parse_ranks(test)
         by_ranks = self._find(test, name, metric, body_hash)
         nearest = sorted((count for count in by_ranks if count > 1), key=lambda count: (abs(count - ranks), count))
@@ -90,7 +90,7 @@ class Shelf:
 
     @cached_property
     def histories(self) -> Sequence[History]:
-        """All figures, each in worlds of one size: how far launches and machines usually scatter."""
+        """All metrics, each in worlds of one size: how far launches and machines usually scatter."""
         return [
             make_history([recorded])
             for tests in self.references.figures.values()

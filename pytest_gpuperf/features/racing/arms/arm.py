@@ -1,4 +1,4 @@
-"""What an arm is to those who race it: it launches tests, and returns their figures."""
+"""What an arm is to those who race it: it launches tests, and returns their metrics."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Measured:
     """What one test came to in one launch of an arm."""
 
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    """The figures by name; empty if there is a problem."""
+    """The metrics by name; empty if there is a problem."""
     body_hash: str = ""
     """Hash of the test function's source; empty if the source cannot be read."""
     software: Mapping[str, str] = field(default_factory=dict)
     """Versions and settings of the launch, by name."""
     problem: str = ""
-    """Why the test has no figures; empty if it has them."""
+    """Why the test has no metrics; empty if it has them."""
 
 
 class Arm(Protocol):
