@@ -86,7 +86,7 @@ class RanksMarker:
         on_cpus = not gpus or self.device == "cpu"
         if not self.world_sizes:
             on_each = 1 if on_cpus else gpus // nodes
-            return ((self.count_nodes(nodes) or nodes) * (self.per_node or max(1, on_each)),)
+            return ((self.choose_nodes(nodes) or nodes) * (self.per_node or max(1, on_each)),)
         if not largest and (on_cpus or not self.largest):
             return self.world_sizes
         room = gpus // nodes * self.nodes if isinstance(self.nodes, int) and nodes > 1 else gpus
@@ -95,7 +95,7 @@ class RanksMarker:
         least = max(fitting, default=0)
         return tuple(size for size in self.world_sizes if size >= least)
 
-    def count_nodes(self, nodes: int) -> int | None:
+    def choose_nodes(self, nodes: int) -> int | None:
         """On how many nodes the ranks are to be in a run that has so many; None if that does not matter."""
         return nodes if self.nodes == ALL else self.nodes
 
@@ -130,8 +130,8 @@ def check_ranks(sizes: tuple[Any, ...], keywords: Mapping[str, Any], where: str)
         known = f"{', '.join(_KEYWORDS[:-1])} and {_KEYWORDS[-1]}"
         raise ValueError(f"{where} has no keyword {unknown[0]!r}; it takes world sizes, and {known}")
     nodes, per_node = (
-        _check_nodes(keywords.get("nodes"), sizes, where),
-        _count(keywords.get("per_node"), "per_node", where),
+        _parse_nodes(keywords.get("nodes"), sizes, where),
+        _parse_count(keywords.get("per_node"), "per_node", where),
     )
     if not sizes and nodes is None and per_node is None:
         raise ValueError(f"{where} names no world size; write for example @pytest.mark.ranks(2, 4)")
@@ -147,14 +147,14 @@ def check_ranks(sizes: tuple[Any, ...], keywords: Mapping[str, Any], where: str)
                 raise ValueError(f"{where} cannot deal {size} ranks evenly with {name}={one}")
     return RanksMarker(
         world_sizes=sizes,
-        timeout=_timeout(keywords.get("timeout"), where),
-        device=_check_choice(keywords.get("device"), _DEVICES, "device", where),
-        isolation=_check_choice(keywords.get("isolation"), ISOLATIONS, "isolation", where) or "group",
-        env=_check_environment(
-            keywords.get("env"), _check_flag(keywords.get("nccl_log", False), "nccl_log", where), where
+        timeout=_parse_timeout(keywords.get("timeout"), where),
+        device=_parse_choice(keywords.get("device"), _DEVICES, "device", where),
+        isolation=_parse_choice(keywords.get("isolation"), ISOLATIONS, "isolation", where) or "group",
+        env=_parse_environment(
+            keywords.get("env"), _parse_flag(keywords.get("nccl_log", False), "nccl_log", where), where
         ),
-        largest=_check_flag(keywords.get("largest", False), "largest", where),
-        launcher_env=_check_launcher_env(keywords, where),
+        largest=_parse_flag(keywords.get("largest", False), "largest", where),
+        launcher_env=_parse_launcher_env(keywords, where),
         nodes=nodes,
         per_node=per_node,
     )
@@ -186,7 +186,7 @@ def find_scope(node: pytest.Item, figure: str) -> Scope:
     return "gpus"
 
 
-def _check_nodes(value: Any, sizes: Sequence[int], where: str) -> int | Literal["all"] | None:
+def _parse_nodes(value: Any, sizes: Sequence[int], where: str) -> int | Literal["all"] | None:
     if value == ALL:
         if sizes:
             raise ValueError(
@@ -196,16 +196,16 @@ def _check_nodes(value: Any, sizes: Sequence[int], where: str) -> int | Literal[
         return ALL
     if isinstance(value, str):
         raise ValueError(f"{where} takes nodes as an integer of 1 or more, or {ALL!r}, got {value!r}")
-    return _count(value, "nodes", where)
+    return _parse_count(value, "nodes", where)
 
 
-def _count(value: Any, keyword: str, where: str) -> int | None:
+def _parse_count(value: Any, keyword: str, where: str) -> int | None:
     if value is not None and (type(value) is not int or value < 1):
         raise ValueError(f"{where} takes {keyword} as an integer of 1 or more, got {value!r}")
     return value
 
 
-def _timeout(value: Any, where: str) -> float | None:
+def _parse_timeout(value: Any, where: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
@@ -213,28 +213,28 @@ def _timeout(value: Any, where: str) -> float | None:
     return float(value)
 
 
-def _check_choice(value: Any, known: tuple[str, ...], keyword: str, where: str) -> str | None:
+def _parse_choice(value: Any, known: tuple[str, ...], keyword: str, where: str) -> str | None:
     if value is not None and (not isinstance(value, str) or value not in known):
         *others, last = (f"{keyword}={one!r}" for one in known)
         raise ValueError(f"{where} takes {', '.join(others)} or {last}, got {value!r}")
     return value
 
 
-def _check_launcher_env(keywords: Mapping[str, Any], where: str) -> bool:
-    wanted = _check_flag(keywords.get("launcher_env", False), "launcher_env", where)
+def _parse_launcher_env(keywords: Mapping[str, Any], where: str) -> bool:
+    wanted = _parse_flag(keywords.get("launcher_env", False), "launcher_env", where)
     both = sorted((LAUNCHER_VARIABLES - {AGENT_STORE}).intersection(keywords.get("env") or {})) if wanted else []
     if both:
         raise ValueError(f"{where} takes env without {both[0]}, which launcher_env=True sets")
     return wanted
 
 
-def _check_flag(value: Any, keyword: str, where: str) -> bool:
+def _parse_flag(value: Any, keyword: str, where: str) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{where} takes {keyword}=True or {keyword}=False, got {value!r}")
     return value
 
 
-def _check_environment(value: Any, nccl_log: bool, where: str) -> tuple[tuple[str, str], ...]:
+def _parse_environment(value: Any, nccl_log: bool, where: str) -> tuple[tuple[str, str], ...]:
     logged = LOGGED if nccl_log else {}
     if value is None:
         return tuple(sorted(logged.items()))

@@ -173,7 +173,7 @@ def join(candidates: Sequence[Baselines]) -> tuple[Baselines, dict[str, str]]:
             known = tests.get(test)
             if known is None:
                 tests[test] = entry
-            elif why := _describe_mismatch(known, entry):
+            elif why := _explain_staleness(known, entry):
                 unfit[test] = f"the results do not belong together: {why}"
             else:
                 tests[test] = _append(known, entry)
@@ -197,7 +197,7 @@ def drop_too_few(candidate: Baselines, least: int = LEAST_LAUNCHES) -> tuple[Bas
 def _describe_unfit(old: TestBaseline | None, measured: TestBaseline) -> str:
     if old is None:
         return "it has no entry that launches could be added to"
-    if why := _describe_mismatch(old, measured):
+    if why := _explain_staleness(old, measured):
         return f"its entry is stale: {why}"
     known = [{figure.launch for figure in metric.launches} for metric in old.metrics.values()]
     if all(
@@ -210,10 +210,10 @@ def _describe_unfit(old: TestBaseline | None, measured: TestBaseline) -> str:
 
 
 def _is_stale(old: TestBaseline, new: TestBaseline) -> bool:
-    return bool(_describe_mismatch(old, new))
+    return bool(_explain_staleness(old, new))
 
 
-def _describe_mismatch(one: TestBaseline, other: TestBaseline) -> str:
+def _explain_staleness(one: TestBaseline, other: TestBaseline) -> str:
     """Why metrics of the two cannot be compared; empty where they can."""
     if one.body_hash != other.body_hash:
         return f"the test's body was {cut(one.body_hash)!r} and is {cut(other.body_hash)!r}"

@@ -37,7 +37,7 @@ class ResultsForm:
     ran: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
     """What became of each test on ranks."""
     shown: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict, metadata=OMITTED)
-    """What tests show besides metrics, by kind: curves, matrices, searches, profiles; see docs/reports.md."""
+    """What tests show besides metrics, by kind: curves, matrices, searches, profiles; see docs/reference/files.md."""
     topology: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
     """How the machine's GPUs reach one another, for pages that draw it."""
     raced: Mapping[str, Any] | None = field(default=None, metadata=OMITTED)

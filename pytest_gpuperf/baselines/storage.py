@@ -48,6 +48,6 @@ def make_storage(folder: Path) -> Storage:
     return Files(folder)
 
 
-def make_journal_path(folder: Path, hardware_key: str) -> Path:
+def make_recording_journal_path(folder: Path, hardware_key: str) -> Path:
     """The local file in which a recording into that place notes what it has measured so far."""
     return folder / f".{hardware_key}.journal"

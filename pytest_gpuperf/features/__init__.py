@@ -47,7 +47,7 @@ def list_shown() -> list[Shown]:
         if hasattr(plugin, "pytest_gpuperf_shows")
         for kind in plugin.pytest_gpuperf_shows()
     ]
-    return [*KINDS, *added]
+    return [*KINDS, *sorted(added, key=lambda kind: kind.name)]
 
 
 def _iterate_packages(file: str) -> Iterator[tuple[str, ModuleType]]:

@@ -162,9 +162,9 @@ class ForkserverClient:
                     self._children.add(pid)
                     return pid
         except (BrokenPipeError, ConnectionResetError):
-            raise self._make_gone_error() from None
+            raise self._close_gone() from None
         except TimeoutError:
-            raise self._make_silent_error() from None
+            raise self._close_silent() from None
 
     @property
     def sockets(self) -> list[socket.socket]:
@@ -267,7 +267,7 @@ class ForkserverClient:
             try:
                 self._receive(START_TIMEOUT)
             except TimeoutError:
-                raise self._make_silent_error() from None
+                raise self._close_silent() from None
             self._ready = True
         return self._control
 
@@ -277,18 +277,18 @@ class ForkserverClient:
             raise TimeoutError
         data = self._control.recv(MAX_MESSAGE)
         if not data:
-            raise self._make_gone_error()
+            raise self._close_gone()
         message: dict[str, Any] = json.loads(data)
         if "exited" in message:
             self._exit_codes[message["exited"]] = message["code"]
             self._children.discard(message["exited"])
         return message
 
-    def _make_silent_error(self) -> LaunchError:
+    def _close_silent(self) -> LaunchError:
         self.close()
         return LaunchError(f"the forkserver that starts ranks did not answer within {START_TIMEOUT:g} s")
 
-    def _make_gone_error(self) -> LaunchError:
+    def _close_gone(self) -> LaunchError:
         output = ""
         if self._stderr is not None:
             self._stderr.seek(0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -41,7 +41,7 @@ class _Home:
         """Puts the nested classes into those in which they stand, if these are there."""
         for name, cls in self.nested.items():
             *outer, own = name.split(".")
-            owner = _find_within(self.module, outer)
+            owner = find_within(self.module, outer)
             if owner is not None and getattr(owner, own, None) is not cls:
                 setattr(owner, own, cls)
 
@@ -176,7 +176,7 @@ class _Namespace:
 def is_named(obj: type) -> bool:
     """Whether the class is what its module has under its name; those of a script have no name elsewhere."""
     module = None if obj.__module__ == "__main__" else sys.modules.get(obj.__module__)
-    return module is not None and _find_within(module, obj.__qualname__.split(".")) is obj
+    return module is not None and find_within(module, obj.__qualname__.split(".")) is obj
 
 
 def reduce_by_name(reduced: tuple[Any, ...], name: str) -> tuple[Any, ...]:
@@ -295,7 +295,8 @@ def _list_parents(name: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def _find_within(obj: Any, names: Sequence[str]) -> Any:
+def find_within(obj: Any, names: Iterable[str]) -> Any:
+    """Returns an attribute of an attribute of an object, and so on; None if it has none."""
     for name in names:
         obj = getattr(obj, name, None)
     return obj

@@ -111,21 +111,15 @@ def _reduce_named(torch: Any, obj: Any) -> Any:
         return _find_operator, operator
     if isinstance(obj, ModuleType) and obj.__name__.startswith("torch."):
         names = obj.__name__.split(".")[1:]
-        if _find_within(torch, names) is obj:
+        if importable.find_within(torch, names) is obj:
             return _find_torch_module, tuple(names)
     return None
-
-
-def _find_within(obj: Any, names: Iterable[str]) -> Any:
-    for name in names:
-        obj = getattr(obj, name, None)
-    return obj
 
 
 def _find_torch_module(*names: str) -> Any:
     import torch
 
-    return _find_within(torch, names)
+    return importable.find_within(torch, names)
 
 
 def _find_operator(namespace: str, name: str) -> Any:

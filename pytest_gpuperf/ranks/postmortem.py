@@ -24,7 +24,7 @@ from pytest_gpuperf.ranks.failures import (
 from pytest_gpuperf.ranks.handling import Handled, describe_handled, find_cause, format_tracebacks, group_handled
 from pytest_gpuperf.ranks.messages import Raised, Withdrawal
 from pytest_gpuperf.ranks.spec import format_rank_name
-from pytest_gpuperf.ranks.stacks import list_frames, own_place, place, roll_call
+from pytest_gpuperf.ranks.stacks import find_own_place, list_frames, place, roll_call
 from pytest_gpuperf.ranks.stalemate import Hopeless
 from pytest_gpuperf.ranks.tracebacks import format_headline
 from pytest_gpuperf.ranks.unlike import Unlike, find_first_unlike, list_shared_groups
@@ -176,7 +176,7 @@ def describe_exit(code: int | None) -> str:
 
 def _make_error(endings: Sequence[Ending], root: int | None, world: World, lead: str = "") -> BaseException:
     if root is None:
-        return _timeout(endings, world, lead)
+        return _make_timeout_error(endings, world, lead)
     ending = endings[root]
     where = f"{world.rank(root)} in {world.program}"
     if isinstance(ending, Died):
@@ -241,7 +241,7 @@ def _make_withdrawal_error(endings: Sequence[Ending], first: int, world: World) 
     )
 
 
-def _timeout(endings: Sequence[Ending], world: World, lead: str) -> RankTimeout:
+def _make_timeout_error(endings: Sequence[Ending], world: World, lead: str) -> RankTimeout:
     stuck = [rank for rank, ending in enumerate(endings) if isinstance(ending, Stuck)]
     longer = "if it needs longer, set timeout=SECONDS in @pytest.mark.ranks, or in @on_ranks for an adopted class"
     cure = longer if world.own else "the stacks tell why"
@@ -392,7 +392,7 @@ def _describe_cause(
 def _place(endings: Sequence[Ending], root: int | None) -> str:
     ending = None if root is None else endings[root]
     if isinstance(ending, Died):
-        return own_place(ending.stack)
+        return find_own_place(ending.stack)
     return ending.place if isinstance(ending, Raised) else ""
 
 

@@ -79,7 +79,7 @@ def place(stack: str) -> str:
     return f"in {inner.function} ({shorten_path(inner.file)}:{inner.line}), called at {own}"
 
 
-def own_place(stack: str) -> str:
+def find_own_place(stack: str) -> str:
     """The innermost line of the program; empty where there is none."""
     return next((str(frame) for frame in list_frames(stack) if not is_library(frame.file)), "")
 

@@ -71,7 +71,7 @@ class Surroundings:
         """Return the surroundings of this process."""
         return cls(
             environment={name: value for name, value in os.environ.items() if not name.startswith(_VARIABLES_OF_TORCH)},
-            working_directory=_read_working_directory(),
+            working_directory=_describe_working_directory(),
             default_dtype=str(torch.get_default_dtype()),
             default_device=str(torch.get_default_device()),
             gradient_mode="on" if torch.is_grad_enabled() else "off",
@@ -173,7 +173,7 @@ def _read_recursion_limit() -> int:
     return _FIRST_LIMIT if limit == _LIMIT_OF_COMPILER and COMPILER in sys.modules else limit
 
 
-def _read_working_directory() -> str:
+def _describe_working_directory() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:

@@ -98,11 +98,6 @@ def group_calls(calls: Mapping[int, Sequence[Collective]]) -> dict[Key, dict[int
     return groups
 
 
-def fit(one: Collective, other: Collective) -> bool:
-    """Whether two ranks passed to a collective what they must pass alike."""
-    return _find_difference([one, other]) == ""
-
-
 def list_places(issued: Mapping[int, Collective]) -> list[str]:
     """``rank 1 issued it at test_x.py:12 in program``, ranks of the same line and thread together."""
     return [

@@ -3,7 +3,7 @@
 A rank is suspected only if it has been in the same call for the whole grace, and none of its peers can help: each has
 returned, or waits in such a call itself, which is not the counterpart. What was sent or posted before arrives within
 the grace, unless it is large: such messages are left out, and so are ranks with threads or child processes.
-:func:`find_unpaired` runs in the pytest process, :func:`passing` on a rank.
+:func:`find_unpaired` runs in the pytest process, :func:`find_passing` on a rank.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A program may start a server late, in a thread or a process of its own. So ranks are suspected only if none of them, the
 returned ones included, has threads of the program or child processes, and if all that have not returned have waited for
-the whole grace. :func:`find_unserved` runs in the pytest process, :func:`sought` on a rank.
+the whole grace. :func:`find_unserved` runs in the pytest process, :func:`find_sought_store` on a rank.
 """
 
 from __future__ import annotations

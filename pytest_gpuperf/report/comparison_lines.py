@@ -27,7 +27,7 @@ def format_comparison(compared: Compared, first: str, second: str) -> list[str]:
         _say_count(compared),
         *[f"not alike: {cut(pair.test)}: {pair.unlike}" for pair in compared.pairs if pair.unlike],
         *[f"another body in the second: {cut(test)}" for test in compared.other_bodies],
-        *_launch_lines(compared),
+        *_describe_launches(compared),
     ]
 
 
@@ -42,15 +42,15 @@ def _format_table(pairs: tuple[Pair, ...]) -> list[str]:
 def _format_cells(pair: Pair) -> tuple[str, ...]:
     sides = (pair.first, pair.second)
     return (
-        _change(pair),
+        _format_change(pair),
         *("" if side is None else format_value(side.center, side.unit) for side in sides),
-        _join_both(["" if side is None else _spread(side) for side in sides]),
+        _join_both(["" if side is None else _format_spread(side) for side in sides]),
         _join_both(["" if side is None else str(len(side.launches)) for side in sides]),
         f"{cut(pair.test)} {cut(pair.name)}",
     )
 
 
-def _change(pair: Pair) -> str:
+def _format_change(pair: Pair) -> str:
     if pair.change is not None and pair.second is not None:
         return format_change(pair.change, pair.second.better, pair.second.unit, pair.second.center)
     if pair.first is None or pair.second is None:
@@ -58,7 +58,7 @@ def _change(pair: Pair) -> str:
     return "not alike"
 
 
-def _spread(side: MetricBaseline) -> str:
+def _format_spread(side: MetricBaseline) -> str:
     return format_percent(side.sigma_b) if len(side.launches) > 1 else "unknown"
 
 
@@ -78,7 +78,7 @@ def _say_count(compared: Compared) -> str:
     )
 
 
-def _launch_lines(compared: Compared) -> list[str]:
+def _describe_launches(compared: Compared) -> list[str]:
     if not compared.differing:
         return ["most launches of both ran with the same versions and variables"]
     return [

@@ -53,7 +53,7 @@ class Findings:
         """Tests that ran in no variant: how many variants, by reason and test."""
         return Counter({key: count for key, count in self._skips.items() if key[1] not in self._ran})
 
-    def has_environment_loss(self, fails: bool | None) -> bool:
+    def fails_by_environment(self, fails: bool | None) -> bool:
         """Whether a metric is worse through no fault of the code, so that the run fails.
 
         Args:

@@ -65,7 +65,7 @@ class CurveForm:
 
 @dataclass(frozen=True, slots=True)
 class MatrixForm:
-    """Metrics of pairs, as ``matrices.show_matrix`` writes them."""
+    """Metrics of pairs, as ``matrices.make_matrix`` writes them."""
 
     test: str
     name: str

@@ -16,7 +16,7 @@ _SMALL = 8  # ranks whose pairs fit a line of 80 columns
 _NAMED = 4  # pairs; a GPU whose every link is slow fills the rest of a line
 
 
-def show_matrix(test: str, name: str, one: Matrix) -> dict[str, Any]:
+def make_matrix(test: str, name: str, one: Matrix) -> dict[str, Any]:
     """Return what a results file has of a matrix that a test shows under this name."""
     return {"test": test, "name": name, **make_plain(one)}
 
@@ -78,4 +78,4 @@ def describe_slow_pairs(matrices: Sequence[Mapping[str, Any]]) -> list[Line]:
 
 
 MATRICES = Shown("matrices", MatrixForm, lambda matrices: [*format_matrices(matrices), *describe_slow_pairs(matrices)])
-"""The matrices of pairs; ``show_matrix`` makes one."""
+"""The matrices of pairs; ``make_matrix`` makes one."""

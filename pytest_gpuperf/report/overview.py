@@ -60,7 +60,7 @@ class Overview:
             *header,
             *self._describe_odd(odd),
             *self._list_by_file(shown),
-            *_describe_counts(counts),
+            *_count_by_file(counts),
             *self._describe_unjudged(),
             Line(describe_counts(self.verdicts)),
         ]
@@ -156,7 +156,7 @@ def _format_cells(verdict: Verdict) -> tuple[str, ...]:
     )
 
 
-def _describe_counts(tests: Sequence[TestFigures]) -> list[Line]:
+def _count_by_file(tests: Sequence[TestFigures]) -> list[Line]:
     lines = []
     for file, group in groupby(sorted(tests, key=lambda test: test.file), key=lambda test: test.file):
         of_file = list(group)

@@ -49,7 +49,7 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def search_lines(tables: Sequence[Mapping[str, Any]]) -> list[Line]:
+def describe_searches(tables: Sequence[Mapping[str, Any]]) -> list[Line]:
     """Return each search as a table, the fastest configuration first, the Pareto set of time and memory marked."""
     lines = []
     for table in tables:
@@ -94,5 +94,5 @@ def _describe_reason(trial: Trial) -> str:
     return "" if why_not is None else str(why_not)
 
 
-SEARCHES = Shown("searches", SearchForm, search_lines)
+SEARCHES = Shown("searches", SearchForm, describe_searches)
 """Tables of configurations; ``make_table`` makes one."""

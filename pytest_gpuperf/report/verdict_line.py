@@ -181,7 +181,7 @@ def _explain_undecided(verdict: Verdict) -> str:
         case Reason.OPEN:
             return f"{format_count(verdict.launches, 'launch differs', 'launches differ')} too much"
         case _:
-            return "the run ended before other launches decided"
+            return "no later launch decided"
 
 
 def _describe_missing(verdict: Verdict) -> str:

@@ -12,7 +12,7 @@ from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.fixtures.checks import Checks
 from pytest_gpuperf.markers import find_scope
 from pytest_gpuperf.report.curves import CURVES, make_curve
-from pytest_gpuperf.report.matrices import MATRICES, show_matrix
+from pytest_gpuperf.report.matrices import MATRICES, make_matrix
 from pytest_gpuperf.report.properties import make_unchecked_properties, make_verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY
 from pytest_gpuperf.report.searches import SEARCHES, make_table
@@ -135,7 +135,7 @@ class Concluding:
             test = launch.identity
             item.user_properties += CURVES.carry(make_curve(test, sweep) for sweep in checks.sweeps)
             matrices = checks.matrices.items()
-            item.user_properties += MATRICES.carry(show_matrix(test, name, one) for name, one in matrices)
+            item.user_properties += MATRICES.carry(make_matrix(test, name, one) for name, one in matrices)
             item.user_properties += SEARCHES.carry(make_table(test, search) for search in checks.searches)
 
     def _keep_fresh(self, item: pytest.Function, test: str, metrics: dict[str, Metric]) -> None:

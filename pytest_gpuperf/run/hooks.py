@@ -283,7 +283,7 @@ def sessionfinish(session: pytest.Session) -> None:
     written = [] if ours.results is None else [ours.results.write()]
     written += session.config.hook.pytest_gpuperf_end(run=ours)
     ending = Ending(
-        slower=ours.findings.has_environment_loss(fails := ours.options.environment_fails)
+        slower=ours.findings.fails_by_environment(fails := ours.options.environment_fails)
         or fails_as_a_whole(ours.judging, fails),
         undecided=ours.options.undecided_fails and ours.findings.undecided,
         unraced=ours.findings.unraced,

@@ -38,7 +38,7 @@ def describe_skips(reports: Iterable[pytest.TestReport | pytest.CollectReport]) 
     Args:
         reports: of what was skipped.
     """
-    found = list(_yield_launcher_skips(reports))
+    found = list(_iterate_launcher_skips(reports))
     if not found:
         return None
     counts = Counter("module" if isinstance(report, pytest.CollectReport) else "test" for _, report in found)
@@ -52,7 +52,7 @@ def describe_skips(reports: Iterable[pytest.TestReport | pytest.CollectReport]) 
     )
 
 
-def _yield_launcher_skips(
+def _iterate_launcher_skips(
     reports: Iterable[pytest.TestReport | pytest.CollectReport],
 ) -> Iterator[tuple[str, pytest.TestReport | pytest.CollectReport]]:
     reasons: dict[str, frozenset[str]] = {}
@@ -87,10 +87,10 @@ def _read_conditions(tree: ast.AST, known: Set[str]) -> Iterator[str]:
             and node.args
             and _collect_names(node.args[0]) & known
         ):
-            yield from _yield_texts(node)
+            yield from _iterate_texts(node)
         elif isinstance(node, ast.If) and _collect_names(node.test) & known:
             inner = (one for statement in node.body for one in ast.walk(statement) if isinstance(one, ast.Call))
-            yield from (text for call in inner if _name_call(call) == "skip" for text in _yield_texts(call))
+            yield from (text for call in inner if _name_call(call) == "skip" for text in _iterate_texts(call))
 
 
 def _collect_names(node: ast.AST) -> frozenset[str]:
@@ -107,6 +107,6 @@ def _name_call(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def _yield_texts(call: ast.Call) -> Iterator[str]:
+def _iterate_texts(call: ast.Call) -> Iterator[str]:
     given = (*call.args, *(keyword.value for keyword in call.keywords))
     yield from (one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str))

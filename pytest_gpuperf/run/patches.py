@@ -43,14 +43,14 @@ class Patches:
         Args:
             item: the test that runs.
         """
-        found = dict.fromkeys(self._yield_missing([*list_patched_attributes(item), *self._mocks.targets()]))
+        found = dict.fromkeys(self._iterate_missing([*list_patched_attributes(item), *self._mocks.targets()]))
         return list(found)
 
     def close(self) -> None:
         """Watches no more."""
         self._mocks.close()
 
-    def _yield_missing(self, targets: Iterable[tuple[Any, str]]) -> Iterator[str]:
+    def _iterate_missing(self, targets: Iterable[tuple[Any, str]]) -> Iterator[str]:
         for owner, name in targets:
             if isinstance(owner, ModuleType):
                 module, label = owner, owner.__name__

@@ -103,7 +103,7 @@ def find_parameter(item: pytest.Item, name: str) -> Any:
     return None if callspec is None else callspec.params.get(name)
 
 
-def yield_definitions(node: pytest.Item, fixture: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+def iterate_definitions(node: pytest.Item, fixture: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Each definition of the fixture that the node sees: its module and its arguments, the one that it gets first.
 
     Publicly, a test's fixtures have names alone, which do not tell whose they are.

@@ -65,7 +65,7 @@ class RankSupply:
         marker = test.marker
         wanted = Wanted(world_size, test.gpus, on_gpus=marker.device != "cpu", timed=test.is_timed)
         if world_size == test.world_size:  # a smaller world that the test draws is packed
-            wanted = replace(wanted, nodes=marker.count_nodes(self._nodes.size), per_node=marker.per_node)
+            wanted = replace(wanted, nodes=marker.choose_nodes(self._nodes.size), per_node=marker.per_node)
         return self._nodes.place(wanted)
 
     def lease(self, test: CurrentTest, world_size: int) -> None:

@@ -16,7 +16,7 @@ from pytest_gpuperf.ranks.placement import Capacity, NoPlaceError, deal
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.run.body_hash import hash_body
 from pytest_gpuperf.run.launches import find_launch, repeat
-from pytest_gpuperf.run.pytest_internals import find_parameter, is_of_unittest, is_skipped, yield_definitions
+from pytest_gpuperf.run.pytest_internals import find_parameter, is_of_unittest, is_skipped, iterate_definitions
 
 WORLD_PARAM = "ranks"  # the fixture that the marker parametrizes
 PLUGIN = "pytest_gpuperf.plugin"  # where the fixtures are
@@ -65,7 +65,7 @@ def parametrize(metafunc: pytest.Metafunc, gpus: int, nodes: int = 1, *, largest
 
 def uses(node: pytest.Item, fixture: str) -> bool:
     """Whether a test has this plugin's fixture, and not another of its name that knows nothing of it."""
-    for module, arguments in yield_definitions(node, fixture):
+    for module, arguments in iterate_definitions(node, fixture):
         if module == PLUGIN:
             return True
         if fixture not in arguments:
@@ -197,7 +197,7 @@ def find_device_reason(marker: RanksMarker | None, size: int, capacity: Capacity
     device = None if marker is None else marker.device
     if device == "cuda" and not capacity.gpus:
         return "the test needs GPUs (device='cuda') and none are in use: add --gpus N"
-    nodes, per_node = (None, None) if marker is None else (marker.count_nodes(capacity.nodes), marker.per_node)
+    nodes, per_node = (None, None) if marker is None else (marker.choose_nodes(capacity.nodes), marker.per_node)
     if marker is not None and marker.nodes == ALL and not capacity.clustered:
         return "needs the nodes of a cluster, and the run has this machine alone: pass --cluster"
     try:

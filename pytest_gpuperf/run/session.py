@@ -108,13 +108,14 @@ class Session:
         leasing = nodes.lessor(options, console.print_line, host.retire_all)
         packing = Packing(root, nodes.lacks)
         storage = make_storage(options.baselines)
-        launch = _launch(config, options, nodes, on_cpus=judged is not None and judged.on_cpus)
-        judge = _judge(config, options, launch, machine) if judged is None else None
+        launch = _make_launch(config, options, nodes, on_cpus=judged is not None and judged.on_cpus)
+        judge = _make_judge(config, options, launch, machine) if judged is None else None
         judging = judge if judged is None else judged.by
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         reports = not is_worker(config) and (judged is None or judged.reports)
         gathers = options.results is not None or any(config.hook.pytest_gpuperf_needs_results(config=config))
-        kinds = (*KINDS, *(kind for added in config.hook.pytest_gpuperf_shows() for kind in added))
+        added = [kind for kinds in config.hook.pytest_gpuperf_shows() for kind in kinds]
+        kinds = (*KINDS, *sorted(added, key=lambda kind: kind.name))
         supply = RankSupply(nodes, options, host, leasing, launch)
         ranks = CurrentRanks(supply, nodes, options, packing, launch)
         return cls(
@@ -264,7 +265,7 @@ def _make_commands(config: pytest.Config, options: Options, nodes: RunNodes) -> 
     )
 
 
-def _launch(config: pytest.Config, options: Options, nodes: RunNodes, *, on_cpus: bool) -> CurrentLaunch:
+def _make_launch(config: pytest.Config, options: Options, nodes: RunNodes, *, on_cpus: bool) -> CurrentLaunch:
     return CurrentLaunch(
         nodes.machine,
         nodes.site,
@@ -275,7 +276,7 @@ def _launch(config: pytest.Config, options: Options, nodes: RunNodes, *, on_cpus
     )
 
 
-def _judge(config: pytest.Config, options: Options, launch: CurrentLaunch, machine: Machine) -> Judge | None:
+def _make_judge(config: pytest.Config, options: Options, launch: CurrentLaunch, machine: Machine) -> Judge | None:
     """What judges the metrics by baselines; None if nothing is measured."""
     if not launch.measured:
         return None

@@ -202,7 +202,7 @@ def list_punctual(late: Sequence[float]) -> list[int]:
     return kept if len(late) - len(kept) <= LATE_SHARE * len(late) else list(range(len(late)))
 
 
-def find_slowest(seconds: Sequence[float], device: torch.device) -> list[float]:
+def reduce_to_slowest(seconds: Sequence[float], device: torch.device) -> list[float]:
     """The largest of all ranks' values at each place, known to all of them."""
     values = torch.tensor(seconds, dtype=torch.float64, device=device)
     dist.all_reduce(values, op=dist.ReduceOp.MAX)

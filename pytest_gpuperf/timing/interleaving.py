@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 
 from pytest_gpuperf.figures.precision import compute_halfwidth
-from pytest_gpuperf.timing.clock import find_slowest, list_punctual
+from pytest_gpuperf.timing.clock import list_punctual, reduce_to_slowest
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import BATCH, MIN_SAMPLES
 
@@ -42,8 +42,8 @@ def interleave(arms: Sequence[Timed], ratios: Ratios, precision: float, device: 
             for index in (*there, *reversed(there)):
                 seconds[index].append(arms[index].sample())
                 mine[block] = max(mine[block], float(arms[index].late))
-        found += ratios([find_slowest(arm[2 * before :], device) for arm in seconds])
-        *told, lasted = find_slowest([*mine, time.perf_counter() - began], device)
+        found += ratios([reduce_to_slowest(arm[2 * before :], device) for arm in seconds])
+        *told, lasted = reduce_to_slowest([*mine, time.perf_counter() - began], device)
         late += told
         kept = list_punctual(late)
         if compute_halfwidth([found[block] for block in kept]) <= precision:

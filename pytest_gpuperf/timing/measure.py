@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuperf.figures.precision import compute_halfwidth
 from pytest_gpuperf.figures.timing import RankSamples
-from pytest_gpuperf.timing.clock import LEAST_LEFT_SECONDS, LEFT_SHARE, Clock, choose_clock, find_slowest, list_punctual
+from pytest_gpuperf.timing.clock import (
+    LEAST_LEFT_SECONDS,
+    LEFT_SHARE,
+    Clock,
+    choose_clock,
+    list_punctual,
+    reduce_to_slowest,
+)
 from pytest_gpuperf.timing.sampling import (
     BATCH,
     LONGEST_WARMUP_SECONDS,
@@ -181,7 +188,7 @@ class Timed:
 
         Samples that waited for a host do not count: see ``list_punctual``.
         """
-        taken, lasted = self._settled, find_slowest([self._settled_in], self._device)[0]
+        taken, lasted = self._settled, reduce_to_slowest([self._settled_in], self._device)[0]
         began = time.perf_counter() - self._settled_in
         while len(kept := list_punctual(taken.late)) < self.plan.samples:
             if compute_halfwidth([taken.of_slowest[place] for place in kept]) <= self._precision:
@@ -231,7 +238,7 @@ class Timed:
         # since a host that is held up right after a sample takes itself for a device that goes on.
         mine = [statistics.median(of_samples) for of_samples in zip(*self._left, strict=True)]
         # All ranks decide together: one that raised alone would leave the others in their next collective.
-        seen, left = find_slowest(mine, self._device)
+        seen, left = reduce_to_slowest(mine, self._device)
         if left <= max(LEAST_LEFT_SECONDS, LEFT_SHARE * seen):
             return
         raise RuntimeError(
@@ -246,7 +253,7 @@ class Timed:
         batch = [(self.sample(), float(self.late)) for _ in range(size)]
         seconds = [taken for taken, _ in batch]
         told = [*seconds, *(flag for _, flag in batch), time.perf_counter() - began]
-        *told, lasted = find_slowest(told, self._device)  # the same on all ranks, so that all stop together
+        *told, lasted = reduce_to_slowest(told, self._device)  # the same on all ranks, so that all stop together
         return _Samples(seconds, told[:size], told[size:]), lasted
 
     def _plan(self, sampling: Sampling) -> Plan:
@@ -273,7 +280,7 @@ class Timed:
     def _estimate(self) -> float:
         """Seconds of one step on the slowest rank."""
         self._taken += 1
-        return find_slowest([self._clock.time(self._step, 1, self._reset)], self._device)[0]
+        return reduce_to_slowest([self._clock.time(self._step, 1, self._reset)], self._device)[0]
 
 
 def _is_steady(before: _Samples, after: _Samples) -> bool:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from pytest_gpuperf.figures.readings import RankReading
 from pytest_gpuperf.hardware.device import Counters
 from pytest_gpuperf.hardware.machine import find_devices
-from pytest_gpuperf.timing.clock import find_slowest
+from pytest_gpuperf.timing.clock import reduce_to_slowest
 from pytest_gpuperf.timing.device_memory import count_held_bytes, own_peak, release_memory
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step, find_reset, prepare
@@ -78,7 +78,7 @@ def _meter(
     taken = 0
     if verification is not None:
         verification(step(), taken := 1)
-    steps, warmed = _plan_steps(context, step, sampling)
+    steps, warmed = _estimate_steps(context, step, sampling)
     cuda = context.device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats()
@@ -110,7 +110,7 @@ def _meter(
     )
 
 
-def _plan_steps(context: Context, step: Step, sampling: Sampling) -> tuple[int, int]:
+def _estimate_steps(context: Context, step: Step, sampling: Sampling) -> tuple[int, int]:
     """As many as fill the window on the slowest rank, after a warm-up; and how many were taken to find that out."""
     if sampling.smoke:
         return 1, 0
@@ -123,7 +123,7 @@ def _plan_steps(context: Context, step: Step, sampling: Sampling) -> tuple[int, 
         step()
     if cuda:
         torch.cuda.synchronize()
-    seconds = find_slowest([(time.perf_counter() - start) / _ESTIMATE_STEPS], context.device)[0]
+    seconds = reduce_to_slowest([(time.perf_counter() - start) / _ESTIMATE_STEPS], context.device)[0]
     return max(1, math.ceil(sampling.window / seconds)), _WARMUP_STEPS + _ESTIMATE_STEPS
 
 

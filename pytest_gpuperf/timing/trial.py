@@ -12,7 +12,7 @@ import torch
 
 from pytest_gpuperf.figures.search import DoesNotFit
 from pytest_gpuperf.figures.timing import RankSamples
-from pytest_gpuperf.timing.clock import choose_clock, find_slowest
+from pytest_gpuperf.timing.clock import choose_clock, reduce_to_slowest
 from pytest_gpuperf.timing.compare import Tolerance
 from pytest_gpuperf.timing.device_memory import count_held_bytes, own_peak, read_pinned_peak, release_memory
 from pytest_gpuperf.timing.measure import Timed
@@ -69,7 +69,7 @@ def trial(
         TypeError: the program returned no step, or its step no tensor.
     """
     release_memory(context.device)  # the peak is to be of this configuration alone
-    there = -find_slowest([-float(_read_free_bytes(context))], context.device)[
+    there = -reduce_to_slowest([-float(_read_free_bytes(context))], context.device)[
         0
     ]  # of the rank that has the least: all decide alike
     if needs is not None and needs > there:

@@ -94,7 +94,7 @@ def _write(file: TextIO, traces: Sequence[RankTrace], about: Mapping[str, Any]) 
         lanes += make_lanes(events)
         collectives.add(events, trace.issued)
         places[trace.rank] = _Places(trace.rank + 1)  # Perfetto takes process 0 for the kernel's idle one
-        for event in _yield_rank_events(events, places[trace.rank]):
+        for event in _iterate_rank_events(events, places[trace.rank]):
             file.write(f"{separator}\n{json.dumps(event, separators=(',', ':'))}")
             separator = ","
     tied = collectives.tie()
@@ -106,13 +106,13 @@ def _write(file: TextIO, traces: Sequence[RankTrace], about: Mapping[str, Any]) 
     return Merged(tuple(times), tuple(lanes), len(tied))
 
 
-def _yield_rank_events(events: RankEvents, places: _Places) -> Iterator[dict[str, Any]]:
+def _iterate_rank_events(events: RankEvents, places: _Places) -> Iterator[dict[str, Any]]:
     process = places.process
     named = {"name": f"rank {events.rank} ({events.device})"}
     yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "ts": 0, "args": named}
     yield {"ph": "M", "name": "process_sort_index", "pid": process, "tid": 0, "ts": 0, "args": {"sort_index": process}}
     communicate: set[_Row] = set()
-    for one, row in _yield_rows(events.slices):
+    for one, row in _iterate_rows(events.slices):
         thread = places.thread(row)
         places.starts[one.track, one.start] = thread
         if one.on_device and one.kind == "communication":
@@ -156,7 +156,7 @@ def _arrows(events: RankEvents, places: _Places) -> Iterator[dict[str, Any]]:
     yield from (end for end in found if whole[end["id"]] >= {"s", "f"})
 
 
-def _yield_rows(slices: Sequence[Slice]) -> Iterator[tuple[Slice, _Row]]:
+def _iterate_rows(slices: Sequence[Slice]) -> Iterator[tuple[Slice, _Row]]:
     """Yield each slice with a row of its track in which it lies whole within the slices that have not ended."""
     open_ends: dict[tuple[str, int], list[list[float]]] = {}
     for one in slices:

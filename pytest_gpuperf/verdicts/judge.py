@@ -13,7 +13,7 @@ from pytest_gpuperf.verdicts.expectations import Expectations, Expects
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.records import Records
 from pytest_gpuperf.verdicts.rule import Policy, Rule
-from pytest_gpuperf.verdicts.shares import apply_request, compute_log, convert_loss
+from pytest_gpuperf.verdicts.shares import apply_request, compute_loss_log, convert_loss_to_change
 from pytest_gpuperf.verdicts.shift import Shifts
 from pytest_gpuperf.verdicts.verdict import Verdict, invalidate
 
@@ -118,14 +118,14 @@ class Judge:
             return self.expectations.judge(verdict)
         if entry.body_hash != body_hash or find_mismatch(metric, stored) is not None:
             return replace(verdict, outcome=Outcome.MISSING, reason=Reason.STALE)
-        history, y = self.records.history(verdict), compute_log(metric.value, stored.better)
+        history, y = self.records.history(verdict), compute_loss_log(metric.value, stored.better)
         known = entry.expected.get(verdict.metric_name)
         if known is None or not known.holds(self._today):
             self.shifts.note(verdict.test, verdict.metric_name, y - history.center)
         seen = self.rule.find_smallest_slowdown(history)
         found = replace(
             verdict,
-            change=convert_loss(y - history.center, stored.better),
+            change=convert_loss_to_change(y - history.center, stored.better),
             bound=seen if math.isfinite(seen) else None,
             expected=known,
             elsewhere=self.records.is_elsewhere(stored),

@@ -56,7 +56,7 @@ class Sequential:
     """Bounds of the loss, an interval of 95 % for a number of launches that is fixed beforehand."""
 
 
-def list_pairs(a: Sequence[float], b: Sequence[float]) -> list[float]:
+def compute_pair_losses(a: Sequence[float], b: Sequence[float]) -> list[float]:
     """Return the losses of B against A of the pairs of a race.
 
     The blocks are (a1 b1 b2 a2), (a3 b3 b4 a4) and so on. The pairs (a1, b1) and (b2, a2) of a block are neighbours,
@@ -107,8 +107,8 @@ def compute_center(losses: Sequence[float]) -> float:
     return statistics.median(means)
 
 
-def center_variance(n: int) -> float:
-    """Return the variance of center_of n normal values, in units of the variance of one; for n > 2 that of many."""
+def compute_center_variance(n: int) -> float:
+    """Return the variance of ``compute_center`` of n normal values, in units of that of one; for n > 2 that of many."""
     return (1 if n < 3 else math.pi / 3) / n
 
 

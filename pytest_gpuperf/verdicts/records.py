@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaseline, TestBaseline
 from pytest_gpuperf.verdicts.history import FEWEST_KNOWN, History, drop_duplicates
-from pytest_gpuperf.verdicts.shares import compute_log
+from pytest_gpuperf.verdicts.shares import compute_loss_log
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
@@ -70,6 +70,6 @@ class Records:
     def _make_history(self, stored: MetricBaseline) -> History:
         machines: dict[str, list[float]] = {}
         for figure in stored.launches:
-            log = compute_log(figure.median, stored.better)
+            log = compute_loss_log(figure.median, stored.better)
             machines.setdefault(self._launches[figure.launch].gpus, []).append(log)
         return History.of(machines, self._gpus)

@@ -24,11 +24,11 @@ from pytest_gpuperf.verdicts.race import (
     RECORD_DOF,
     Decision,
     Sequential,
-    center_variance,
     compute_center,
+    compute_center_variance,
     compute_launch_evidence,
     compute_pair_evidence,
-    list_pairs,
+    compute_pair_losses,
     spread_today,
 )
 
@@ -125,7 +125,9 @@ class Policy:
         if not 0 < self.suite_alpha < 0.5:
             raise ValueError(f"policy suite_alpha is {self.suite_alpha!r}, expected a chance between 0 and 0.5")
         # The longest race of one metric whose spread is the floor.
-        best = self.least + upper_quantile(SEEN, math.inf) * FLOOR * math.sqrt(2 * center_variance(2 * MOST_BLOCKS))
+        best = self.least + upper_quantile(SEEN, math.inf) * FLOOR * math.sqrt(
+            2 * compute_center_variance(2 * MOST_BLOCKS)
+        )
         if self.slower < best:
             raise ValueError(
                 f"policy minimum_slowdown is {self.minimum_slowdown!r}, but minimum_effect {self.minimum_effect!r} "
@@ -353,7 +355,7 @@ class Rule:
         shared = median_variance(history.launches) + (self._compute_machine_error(history) / spread) ** 2
         told = max(self.policy.slower, APART * spread)
         evidence = compute_launch_evidence(losses, told, spread, shared)
-        error = spread * math.sqrt(center_variance(len(losses)) + shared)
+        error = spread * math.sqrt(compute_center_variance(len(losses)) + shared)
         return self._decide(
             evidence, compute_center(losses), error, self.dof(history), launches=len(losses), looks=MOST_LAUNCHES
         )
@@ -382,14 +384,14 @@ class Rule:
         Raises:
             ValueError: These are no whole blocks, more than MOST_BLOCKS, or a logarithm is not finite.
         """
-        pairs = list_pairs(a, b)
+        pairs = compute_pair_losses(a, b)
         record, worth = FLOOR, 1.0
         if history is not None:
             record, worth = self.spread(history), min(RECORD_DOF, max(worth, self.dof(history)))
         spread, dof = spread_today(a, b, record, worth)
         spread = max(FLOOR, spread)
         evidence = compute_pair_evidence(pairs, max(self.policy.slower, apart * spread), spread)
-        error = spread * math.sqrt(2 * center_variance(len(pairs)))
+        error = spread * math.sqrt(2 * compute_center_variance(len(pairs)))
         found = self._decide(evidence, compute_center(pairs), error, dof, launches=len(pairs), looks=MOST_BLOCKS)
         beyond = over and history is not None and found.loss - upper_quantile(BEYOND, dof) * error > self.policy.slower
         return replace(found, decision=Decision.ACCUSED) if beyond and found.decision is Decision.OPEN else found

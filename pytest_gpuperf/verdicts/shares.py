@@ -14,7 +14,7 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 LARGEST_LOSS = 700.0  # its exponential is still a float
 
 
-def compute_log(value: float, better: Better) -> float:
+def compute_loss_log(value: float, better: Better) -> float:
     """The logarithm of a metric, oriented so that larger is worse.
 
     A time, and the throughput made of it, get one verdict so.
@@ -22,12 +22,12 @@ def compute_log(value: float, better: Better) -> float:
     return math.log(value) if better == "lower" else -math.log(value)
 
 
-def compute_logs(figures: Sequence[Metric]) -> list[float]:
+def compute_loss_logs(figures: Sequence[Metric]) -> list[float]:
     """Return the logarithms of several metrics."""
-    return [compute_log(figure.value, figure.better) for figure in figures]
+    return [compute_loss_log(figure.value, figure.better) for figure in figures]
 
 
-def convert_loss(loss: float, better: Better) -> float:
+def convert_loss_to_change(loss: float, better: Better) -> float:
     """The change of a metric that lost so much, as a fraction, above 0 is better."""
     return math.expm1(min(-loss, LARGEST_LOSS)) if better == "higher" else -math.expm1(min(loss, LARGEST_LOSS))
 
@@ -40,8 +40,8 @@ def make_share(found: Sequential, better: Better, launches: int) -> Share:
         better: Which way the metric is better.
         launches: Of the arm.
     """
-    low, high = sorted((convert_loss(found.lower, better), convert_loss(found.upper, better)))
-    return Share(convert_loss(found.loss, better), (low, high), launches)
+    low, high = sorted((convert_loss_to_change(found.lower, better), convert_loss_to_change(found.upper, better)))
+    return Share(convert_loss_to_change(found.loss, better), (low, high), launches)
 
 
 def merge_launches(figures: Sequence[Metric]) -> Metric:

@@ -17,7 +17,7 @@ from pytest_gpuperf.features.cluster.member import Member
 from pytest_gpuperf.features.cluster.membership import _describe_unusable
 from pytest_gpuperf.features.cluster.node_host import NodeHost, can_import, fabric
 from pytest_gpuperf.features.cluster.reservation import RayNode, Reservation, make_reservation
-from pytest_gpuperf.features.cluster.wire import NodeFacts, count_bytes, receive, receive_endings, send, send_endings
+from pytest_gpuperf.features.cluster.wire import NodeFacts, count_bytes, pack, pack_endings, unpack, unpack_endings
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.site import Site, join_site
 from pytest_gpuperf.ranks.channel import Parcel
@@ -178,14 +178,14 @@ def test_facts_of_nodes_stand_beside_what_they_have_in_common() -> None:
 def test_large_parts_travel_and_arrive_in_memory_that_can_be_written() -> None:
     parcel = Parcel(b"stream", [bytearray(b"part"), pickle.PickleBuffer(b"more")])
     assert count_bytes(parcel) == 14
-    there = receive(send(parcel))
+    there = unpack(pack(parcel))
     assert (bytes(there.stream), [bytes(memoryview(part)) for part in there.buffers]) == (b"stream", [b"part", b"more"])
     assert all(isinstance(part, bytearray) for part in (there.stream, *there.buffers))
 
 
 def test_moments_of_a_node_are_told_by_the_controllers_clock() -> None:
-    endings = send_endings({0: Answered(Parcel(b"x")), 1: Died(105.0, 1)})
-    there: dict[int, Any] = receive_endings(endings, offset=100.0)
+    endings = pack_endings({0: Answered(Parcel(b"x")), 1: Died(105.0, 1)})
+    there: dict[int, Any] = unpack_endings(endings, offset=100.0)
     assert there[1].at == 5.0
     assert bytes(there[0].payload.stream) == b"x"
 

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuperf.features.everywhere.launcher import Place, find_place
 from pytest_gpuperf.features.everywhere.ray_node import make_command_environment, make_environment
-from pytest_gpuperf.features.everywhere.secret import Secret, SecretError, own_secret, read_shared_secret
+from pytest_gpuperf.features.everywhere.secret import Secret, SecretError, choose_secret, read_shared_secret
 from tests.everywhere.examples import OPENMPI, SLURM, TORCHRUN
 
 pytestmark = pytest.mark.usefixtures("fresh_python")
@@ -24,35 +24,35 @@ def test_the_users_token_comes_first(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("in a file\n")
     for given, token in (({"RAY_AUTH_TOKEN": " mine "}, "mine"), ({"RAY_AUTH_TOKEN_PATH": str(file)}, "in a file")):
-        secret = own_secret(place(OPENMPI), given, tmp_path)
+        secret = choose_secret(place(OPENMPI), given, tmp_path)
         assert secret == Secret("environment", token)
         assert secret.make_credential() == ""
         assert read_shared_secret("environment", "", place(OPENMPI), given, tmp_path) == secret
 
 
 def test_openmpis_key_of_the_job_makes_a_token(tmp_path: Path) -> None:
-    secret = own_secret(place(OPENMPI), {}, tmp_path)
+    secret = choose_secret(place(OPENMPI), {}, tmp_path)
     assert secret.kind == "job key"
     assert len(secret.token) == 64
     assert OPENMPI["OMPI_MCA_orte_precondition_transports"] not in secret.token
     assert read_shared_secret("job key", "", place(OPENMPI), {}, tmp_path) == secret
     other = {**OPENMPI, "OMPI_MCA_orte_precondition_transports": "0-0"}
-    assert own_secret(place(other), {}, tmp_path) != secret
+    assert choose_secret(place(other), {}, tmp_path) != secret
 
 
 def test_a_file_in_the_home_folder_is_the_last(tmp_path: Path) -> None:
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("of home\n")
-    assert own_secret(place(TORCHRUN), {}, tmp_path) == Secret("file", "of home")
-    assert own_secret(place(OPENMPI), {}, tmp_path).kind == "job key"
+    assert choose_secret(place(TORCHRUN), {}, tmp_path) == Secret("file", "of home")
+    assert choose_secret(place(OPENMPI), {}, tmp_path).kind == "job key"
 
 
 def test_without_a_channel_the_user_is_asked_for_a_token(tmp_path: Path) -> None:
     with pytest.raises(
         SecretError, match=r"^torchrun gives its processes no secret.*`export RAY_AUTH_TOKEN=\$\(openssl"
     ):
-        own_secret(place(TORCHRUN), {}, tmp_path)
-    assert own_secret(place(TORCHRUN), {"RAY_AUTH_MODE": "disabled"}, tmp_path).kind == "disabled"
+        choose_secret(place(TORCHRUN), {}, tmp_path)
+    assert choose_secret(place(TORCHRUN), {"RAY_AUTH_MODE": "disabled"}, tmp_path).kind == "disabled"
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ def test_slurms_munge_encrypts_a_fresh_token_for_the_same_user(tmp_path: Path, m
         "unmunge",
         'text=$(cat); text=${text#MUNGE:}; printf "STATUS: (0)\\nUID:   me (%s)\\n\\n%s" "$(id -u)" "${text%:}"',
     )
-    secret = own_secret(place(SLURM), {}, tmp_path)
+    secret = choose_secret(place(SLURM), {}, tmp_path)
     assert secret.kind == "munge"
     assert len(secret.token) == 64
     credential = secret.make_credential()
     assert f"--restrict-uid={os.getuid()}" in (tmp_path / "asked").read_text()
     assert secret.token not in (tmp_path / "asked").read_text()  # others see a command's arguments
     assert read_shared_secret("munge", credential, place(SLURM), {}, tmp_path) == secret
-    assert own_secret(place(SLURM), {}, tmp_path).token != secret.token
+    assert choose_secret(place(SLURM), {}, tmp_path).token != secret.token
     program(tmp_path, "unmunge", 'printf "UID:   other (4242)\\n\\nx"')
     with pytest.raises(SecretError, match=r"^munge says that user 4242 wrote the head's credential"):
         read_shared_secret("munge", credential, place(SLURM), {}, tmp_path)
@@ -111,7 +111,7 @@ def test_slurms_munge_encrypts_a_fresh_token_for_the_same_user(tmp_path: Path, m
         read_shared_secret("munge", credential, place(SLURM), {}, tmp_path)
     program(tmp_path, "munge", "exit 1")  # a Slurm whose credentials are not munge's
     with pytest.raises(SecretError, match=r"^Slurm, step 7\.0 gives its processes no secret"):
-        own_secret(place(SLURM), {}, tmp_path)
+        choose_secret(place(SLURM), {}, tmp_path)
 
 
 def test_ray_and_the_command_get_the_token_and_nothing_of_the_launcher(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_both_samples_of_an_arm_in_a_block_count() -> None:
 
 
 def test_each_block_has_one_ratio_however_often_the_precision_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interleaving, "find_slowest", lambda seconds, device: list(seconds))
+    monkeypatch.setattr(interleaving, "reduce_to_slowest", lambda seconds, device: list(seconds))
     times = (float(number**2) for number in count(1))  # so that no two blocks agree
     plan = SimpleNamespace(samples=24)
     arms = [SimpleNamespace(plan=plan, budget=60.0, sample=lambda: next(times), late=False) for _ in range(2)]
@@ -72,7 +72,7 @@ def test_blocks_end_when_the_budget_that_the_arms_share_is_spent_by_the_hosts_cl
     monkeypatch: pytest.MonkeyPatch, host_seconds: float, samples: int
 ) -> None:
     """Two arms share 0.2 s; a block has two samples of each."""
-    monkeypatch.setattr(interleaving, "find_slowest", lambda seconds, device: list(seconds))
+    monkeypatch.setattr(interleaving, "reduce_to_slowest", lambda seconds, device: list(seconds))
     times = (float(number**2) for number in count(1))
     taken: list[float] = []
     monkeypatch.setattr("time.perf_counter", lambda: len(taken) * host_seconds)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pytest_gpuperf.features.mutating.coverage import Coverage, Judged, Outcome
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Fault, Kind, Site
-from pytest_gpuperf.features.mutating.lines import format_site, yield_coverage_lines
+from pytest_gpuperf.features.mutating.lines import format_site, iterate_coverage_lines
 
 ROOT = Path("/src")
 
@@ -35,12 +35,12 @@ def test_sites_whose_faults_change_nothing_are_counted() -> None:
     made.see(site, Calls(Family.REDUCE, 1, 2, True), "test_it.py::test_0")
     made.judged += [Judged(Fault(site, kind), Outcome.EQUIVALENT) for kind in (Kind.SKIPPED, Kind.TAIL)]
     assert "not counted: 2 faults that changed no bit of what the programs came to; 1 site has no others" in list(
-        yield_coverage_lines(made, ROOT, None, verbose=False)
+        iterate_coverage_lines(made, ROOT, None, verbose=False)
     )
 
 
 def test_the_worst_site_comes_first_and_a_guarded_one_is_counted() -> None:
-    assert list(yield_coverage_lines(coverage(), ROOT, None, verbose=False)) == [
+    assert list(iterate_coverage_lines(coverage(), ROOT, None, verbose=False)) == [
         "2 of 4 faults noticed (50 %), at 3 call sites, in 1 s",
         "b.py:4 all_gather over tp: no test noticed 1 of 1 faults: call skipped",
         "    reached by test_0, test_1, test_2 and 2 more",
@@ -52,7 +52,7 @@ def test_the_worst_site_comes_first_and_a_guarded_one_is_counted() -> None:
 
 
 def test_verbose_lines_name_every_test_and_every_site() -> None:
-    lines = list(yield_coverage_lines(coverage(), ROOT, None, verbose=True))
+    lines = list(iterate_coverage_lines(coverage(), ROOT, None, verbose=True))
     assert "    reached by test_0, test_1, test_2, test_3, test_4" in lines
     assert "/other/c.py:5 all_reduce in Tensor.backward, tensor 2: all noticed" in lines
     assert not any("-v lists" in line for line in lines)
@@ -65,8 +65,8 @@ def test_a_file_outside_of_the_root_keeps_its_whole_path() -> None:
 def test_a_share_counts_only_if_each_site_had_a_fault() -> None:
     """However high it is: the most telling sites may be those that there was no time for."""
     made = coverage()
-    assert list(yield_coverage_lines(made, ROOT, 50, verbose=False))[-1].startswith("not counted: ")
-    assert list(yield_coverage_lines(made, ROOT, 51, verbose=False))[-1] == (
+    assert list(iterate_coverage_lines(made, ROOT, 50, verbose=False))[-1].startswith("not counted: ")
+    assert list(iterate_coverage_lines(made, ROOT, 51, verbose=False))[-1] == (
         "FAILED --mutate-fail-under=51: the tests notice 50.0 %"
     )
     late = Site("/src/d.py", 6, "all_reduce", "", 0)
@@ -76,7 +76,7 @@ def test_a_share_counts_only_if_each_site_had_a_fault() -> None:
         Fault(late, Kind.BF16),
         Fault(Site("/src/a.py", 3, "all_reduce", "", 0), Kind.TAIL),
     }
-    lines = list(yield_coverage_lines(made, ROOT, 10, verbose=False))
+    lines = list(iterate_coverage_lines(made, ROOT, 10, verbose=False))
     assert lines[1] == "the time was up before 3 more faults, all those of 1 site among them"
     assert lines[-1] == (
         "FAILED --mutate-fail-under=10: no fault was tried at 1 of 4 call sites: give --mutate more seconds"

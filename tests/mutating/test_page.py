@@ -7,7 +7,7 @@ from pytest_gpuperf.features.mutating.coverage import Coverage, Judged, Outcome
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Fault, Kind, Site
 from pytest_gpuperf.features.mutating.form import make_form
 from pytest_gpuperf.features.mutating.page import list_files, render_html
-from pytest_gpuperf.features.mutating.remarks import yield_remarks
+from pytest_gpuperf.features.mutating.remarks import iterate_remarks
 from pytest_gpuperf.features.mutating.source_calls import Call
 from pytest_gpuperf.report.annotation import Annotation
 
@@ -88,7 +88,7 @@ def test_the_results_file_has_each_fault_of_each_site(tmp_path: Path) -> None:
 
 
 def test_lines_with_unnoticed_faults_and_calls_that_no_program_makes_have_remarks(tmp_path: Path) -> None:
-    assert list(yield_remarks(coverage(tmp_path))) == [
+    assert list(iterate_remarks(coverage(tmp_path))) == [
         Annotation(
             tmp_path / "bad.py",
             2,

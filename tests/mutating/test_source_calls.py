@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from pytest_gpuperf.features.mutating.faults import Site
-from pytest_gpuperf.features.mutating.source_calls import is_made, list_user_files, yield_calls
+from pytest_gpuperf.features.mutating.source_calls import is_made, iterate_calls, list_user_files
 
 SOURCE = """
 import torch
@@ -38,7 +38,7 @@ def program(x, parts):
 
 def test_calls_are_found_by_what_their_names_stand_for(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(SOURCE)
-    found = sorted(yield_calls(tmp_path / "a.py"))
+    found = sorted(iterate_calls(tmp_path / "a.py"))
     assert [(call.line, call.end, call.operation) for call in found] == [
         (13, 13, "all_reduce"),
         (14, 17, "all_gather"),
@@ -53,15 +53,15 @@ def test_a_call_over_several_lines_is_reached_by_any_of_them(tmp_path: Path) -> 
     path = tmp_path / "a.py"
     path.write_text(SOURCE)
     sites = [Site(str(path), line, "", "", 0) for line in (13, 15, 18, 19, 20)]
-    assert [call.operation for call in yield_calls(path) if not is_made(call, sites)] == ["batch_isend_irecv"]
+    assert [call.operation for call in iterate_calls(path) if not is_made(call, sites)] == ["batch_isend_irecv"]
     elsewhere = [Site("b.py", site.line, "", "", 0) for site in sites]
-    assert not any(is_made(call, elsewhere) for call in yield_calls(path))
+    assert not any(is_made(call, elsewhere) for call in iterate_calls(path))
 
 
 def test_what_cannot_be_read_as_python_has_no_calls(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("import torch.distributed as dist\ndist.all_reduce(\n")
-    assert list(yield_calls(tmp_path / "a.py")) == []
-    assert list(yield_calls(tmp_path / "missing.py")) == []
+    assert list(iterate_calls(tmp_path / "a.py")) == []
+    assert list(iterate_calls(tmp_path / "missing.py")) == []
 
 
 def test_files_of_the_user_are_those_below_the_root_that_are_not_installed(tmp_path: Path) -> None:

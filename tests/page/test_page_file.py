@@ -10,6 +10,8 @@ import pytest
 from pytest_gpuperf.__main__ import main
 from pytest_gpuperf.baselines.json_files import update
 from pytest_gpuperf.baselines.plain import make_plain, read
+from pytest_gpuperf.features.page import page_file
+from pytest_gpuperf.report.kinds import KINDS
 from pytest_gpuperf.report.results_file import Raced, load, write
 from pytest_gpuperf.traces.profile import Profile
 from tests.page.examples import (
@@ -147,6 +149,16 @@ def test_a_part_that_makes_no_sense_is_refused(
     Path("r.json").write_text(json.dumps({**data, **changed}))
     assert main(["report", "r.json"]) == 1
     assert problem in capsys.readouterr().err
+
+
+def test_profiles_are_checked_without_the_feature_that_makes_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(page_file, "list_shown", lambda: list(KINDS))
+    data = json.loads(Path(stored("r.json")).read_text())
+    Path("r.json").write_text(json.dumps({**data, "shown": {"profiles": [{"test": "t"}]}}))
+    assert main(["report", "r.json"]) == 1
+    assert "results 'r.json': file.shown.profiles[0]: got ['test'], expected a key" in capsys.readouterr().err
 
 
 def test_a_file_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:

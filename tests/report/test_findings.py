@@ -46,7 +46,7 @@ def test_a_loss_of_the_environment_is_a_finding_about_the_run() -> None:
         (elsewhere, (False, True, False)),
     ):
         findings = found(report(user_properties=make_verdict_properties([SAME, verdict])))
-        assert tuple(map(findings.has_environment_loss, (None, True, False))) == expected
+        assert tuple(map(findings.fails_by_environment, (None, True, False))) == expected
 
 
 def test_an_undecided_figure_is_a_finding_about_the_run() -> None:

@@ -1,7 +1,7 @@
 """What a run says while it launches more."""
 
 from pytest_gpuperf.features.racing.lines import (
-    block_line,
+    describe_block,
     describe_clearing,
     describe_no_race,
     describe_same_code,
@@ -22,7 +22,7 @@ def test_a_launch_of_what_cannot_race() -> None:
 
 
 def test_a_block_of_a_race() -> None:
-    assert block_line(2, 7, "abc1234", ["t.py::a"], 0.2) == (
+    assert describe_block(2, 7, "abc1234", ["t.py::a"], 0.2) == (
         "race against abc1234, block 2 of at most 7 (4 launches, about 1 s): t.py::a"
     )
 

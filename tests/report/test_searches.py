@@ -1,7 +1,7 @@
 """Tables of configurations in the terminal and in reports."""
 
 from pytest_gpuperf.figures.search import DoesNotFit, Infeasible, Search, Trial
-from pytest_gpuperf.report.searches import make_table, search_lines
+from pytest_gpuperf.report.searches import describe_searches, make_table
 from tests.figures.test_search import ran
 from tests.page.examples import SEARCH
 
@@ -17,7 +17,7 @@ def test_a_table_has_the_trials_that_ran_first() -> None:
 
 
 def test_a_table_is_sorted_marked_and_has_the_reasons() -> None:
-    assert [line.text for line in search_lines([SEARCH])] == [
+    assert [line.text for line in describe_searches([SEARCH])] == [
         f"{SEARCH['test']} meshes: dp2 is the fastest of 3 configurations, 25.0 % ahead of tp2; 2 did not run; "
         "* needs less memory than all that are faster",
         "  configuration      time          tokens     MFU    memory  host memory",
@@ -31,7 +31,7 @@ def test_a_table_is_sorted_marked_and_has_the_reasons() -> None:
 
 def test_what_is_unknown_has_no_column() -> None:
     table = make_table("t", Search("s", (ran("a", 1.0), ran("b", 2.0))))
-    assert [line.text for line in search_lines([table])] == [
+    assert [line.text for line in describe_searches([table])] == [
         "t s: a is the fastest of 2 configurations, 100.0 % ahead of b",
         "  configuration     time",
         "    a            1.000 s",
@@ -42,4 +42,4 @@ def test_what_is_unknown_has_no_column() -> None:
 def test_an_allocation_that_failed_says_at_least() -> None:
     tried = Trial("b", {}, why_not=DoesNotFit(3 * 1024**3, 1024**3, False))
     table = make_table("t", Search("s", (ran("a", 1.0), tried)))
-    assert search_lines([table])[-1].text == "    b: does not fit: needs at least 3 GiB, 1 GiB are there"
+    assert describe_searches([table])[-1].text == "    b: does not fit: needs at least 3 GiB, 1 GiB are there"

@@ -133,7 +133,7 @@ SLOWER_STEP = replace(
         ),
         (
             REGRESSED.leave_undecided(Reason.SUSPECT),
-            f"{SLOWER}, undecided: the run ended before other launches decided",
+            f"{SLOWER}, undecided: no later launch decided",
             [SEEN],
         ),
         (

@@ -172,7 +172,7 @@ def test_a_parameter_is_known_by_its_name(items: Items) -> None:
 
 def test_fixtures_are_told_with_the_one_first_that_the_test_gets(items: Items) -> None:
     def of(name: str, fixture: str) -> list[tuple[str, tuple[str, ...]]]:
-        return list(pytest_internals.yield_definitions(items[name], fixture))
+        return list(pytest_internals.iterate_definitions(items[name], fixture))
 
     assert of("test_one", "own") == [("test_it", ("wide",))]
     assert of("test_two", "own") == [("test_it", ("own",)), ("test_it", ("wide",))]
@@ -184,7 +184,7 @@ def test_items_that_are_no_functions_have_none(items: Items) -> None:
         def runtest(self) -> None: ...
 
     item = Item.from_parent(items["test_one"].session, name="of another kind")
-    assert list(pytest_internals.yield_definitions(item, "own")) == []
+    assert list(pytest_internals.iterate_definitions(item, "own")) == []
     assert not pytest_internals.is_of_unittest(item)
 
 

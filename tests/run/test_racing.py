@@ -379,7 +379,7 @@ def test_ctrl_c_leaves_suspects_undecided_and_closes_the_arms(
     script(project, "present", a=["interrupt"] if when == "clearing" else [90e9, 90e9, "interrupt"])
     result = project.runpytest_inprocess("--gpus=2", "-rs", no_reraise_ctrlc=True)
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["SKIPPED *, undecided: the run ended before other launches decided; *"])
+    result.stdout.fnmatch_lines(["SKIPPED *, undecided: no later launch decided; *"])
     assert "INTERNALERROR" not in result.stdout.str()
     assert launched(project)[-1] == ("here a" if when == "clearing" else "closed")
 
@@ -388,7 +388,7 @@ def test_a_run_that_stops_early_leaves_its_suspects_undecided(project: pytest.Py
     figures(project, a=SUSPECT, b=[None])
     result = judged(project, "-x", "-rs")
     result.assert_outcomes(failed=1, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED *, undecided: the run ended before other launches decided; *"])
+    result.stdout.fnmatch_lines(["SKIPPED *, undecided: no later launch decided; *"])
 
 
 def test_a_test_that_fails_by_itself_is_no_suspect(project: pytest.Pytester) -> None:

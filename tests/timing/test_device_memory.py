@@ -107,7 +107,7 @@ def test_a_configurations_peak_is_its_own(monkeypatch: pytest.MonkeyPatch, done:
         done.append("ran")
         return RankTrial(samples, 10 * SMALL, 0, ())
 
-    monkeypatch.setattr(trial_module, "find_slowest", met)
+    monkeypatch.setattr(trial_module, "reduce_to_slowest", met)
     monkeypatch.setattr(trial_module, "_time", timed)
     assert trial(ALONE, lambda ctx: None, {}, Sampling(), None).peak == 7 * SMALL
     # NCCL lets go of an earlier program's tensors in a collective.

@@ -74,7 +74,7 @@ class ScriptedClock:
 
 def alone(clock: ScriptedClock, monkeypatch: pytest.MonkeyPatch) -> Timed:
     """A step of the only rank, in this process."""
-    monkeypatch.setattr(measure_module, "find_slowest", lambda seconds, device: list(seconds))
+    monkeypatch.setattr(measure_module, "reduce_to_slowest", lambda seconds, device: list(seconds))
     return Timed(cast(Any, SimpleNamespace(device=torch.device("cpu"))), clock, lambda: None, Sampling())
 
 
@@ -144,7 +144,7 @@ def test_the_clock_does_not_see_the_first_short_steps_on_a_warm_device_and_one_s
     monkeypatch: pytest.MonkeyPatch, step_seconds: float, most_steps: int, first: int, samples: int
 ) -> None:
     """DistributedDataParallel waits in its first ten: what the clock's gate learns from these is true no longer."""
-    monkeypatch.setattr(measure_module, "find_slowest", lambda seconds, device: list(seconds))
+    monkeypatch.setattr(measure_module, "reduce_to_slowest", lambda seconds, device: list(seconds))
     clock = ScriptedClock([step_seconds])
     steps: list[int] = []
     context = cast(Any, SimpleNamespace(device=torch.device("cpu")))
@@ -166,7 +166,7 @@ def test_the_clock_does_not_see_the_first_short_steps_on_a_warm_device_and_one_s
 
 @pytest.mark.parametrize("verified", [True, False])
 def test_the_first_step_is_taken_once_before_it_is_timed(monkeypatch: pytest.MonkeyPatch, verified: bool) -> None:
-    monkeypatch.setattr(measure_module, "find_slowest", lambda seconds, device: list(seconds))
+    monkeypatch.setattr(measure_module, "reduce_to_slowest", lambda seconds, device: list(seconds))
     taken, context = [], cast(Any, SimpleNamespace(device=torch.device("cpu")))
     clock = ScriptedClock([2.0])
     look = Verification(lambda ctx, output, steps: taken.append(steps), context, "program") if verified else None
@@ -461,7 +461,7 @@ def test_on_cpus_the_time_begins_once_all_ranks_are_there(monkeypatch: pytest.Mo
 
 def test_on_a_warm_device_a_graph_is_replayed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """That brings the graph to the device. Each replay has many steps, so the first steps are no number of replays."""
-    monkeypatch.setattr(measure_module, "find_slowest", lambda seconds, device: list(seconds))
+    monkeypatch.setattr(measure_module, "reduce_to_slowest", lambda seconds, device: list(seconds))
     monkeypatch.setattr(measure_module, "capture", lambda step, steps: step)
     context = cast(Any, SimpleNamespace(device=torch.device("cuda")))
     clock = ScriptedClock([0.5e-3])

@@ -67,9 +67,9 @@ def test_counters_are_read_around_steps_that_fill_the_window(call: Call) -> None
 @pytest.mark.parametrize(("window", "steps"), [(1.0, 7), (0.9, 6), (0.01, 1)])
 def test_the_window_is_filled_on_the_slowest_rank(monkeypatch: pytest.MonkeyPatch, window: float, steps: int) -> None:
     monkeypatch.setattr(metering, "_meet", lambda *, cuda: None)
-    monkeypatch.setattr(metering, "find_slowest", lambda seconds, device: [0.15])
+    monkeypatch.setattr(metering, "reduce_to_slowest", lambda seconds, device: [0.15])
     alone: Any = SimpleNamespace(device=torch.device("cpu"))
-    planned, taken = metering._plan_steps(alone, lambda: None, Sampling(window=window))
+    planned, taken = metering._estimate_steps(alone, lambda: None, Sampling(window=window))
     assert (planned, taken) == (steps, metering._WARMUP_STEPS + metering._ESTIMATE_STEPS)
 
 

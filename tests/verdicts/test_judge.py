@@ -1,4 +1,4 @@
-"""The judge: what screening makes of a figure, and what launches after that make of a suspect."""
+"""The judge: what screening makes of a metric, and what launches after that make of a suspect."""
 
 from dataclasses import replace
 from datetime import date

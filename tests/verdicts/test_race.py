@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf.verdicts.race import (
     CLIP,
-    center_variance,
     compute_center,
+    compute_center_variance,
     compute_launch_evidence,
     compute_pair_evidence,
-    list_pairs,
+    compute_pair_losses,
     multiply_ratios,
     spread_today,
 )
@@ -26,8 +26,8 @@ losses = st.lists(st.floats(-0.2, 0.2), min_size=1, max_size=14)
 
 def test_pairs_are_neighbours_of_a_block() -> None:
     # In time a1 b1 b2 a2, on a machine that slows down by 1 at each launch: the drift cancels.
-    assert list_pairs([0.0, 3.0], [1.0, 2.0]) == [1.0, -1.0]
-    assert list_pairs([0.0, 0.0, 1.0, 1.0], [0.5, 0.5, 1.5, 1.5]) == [0.5] * 4
+    assert compute_pair_losses([0.0, 3.0], [1.0, 2.0]) == [1.0, -1.0]
+    assert compute_pair_losses([0.0, 0.0, 1.0, 1.0], [0.5, 0.5, 1.5, 1.5]) == [0.5] * 4
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_pairs_are_neighbours_of_a_block() -> None:
 )
 def test_what_is_no_race_is_refused(a: list[float], b: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        list_pairs(a, b)
+        compute_pair_losses(a, b)
 
 
 def test_the_evidence_of_pairs_by_hand() -> None:
@@ -94,7 +94,7 @@ def test_pairs_and_launches_agree_on_the_median_of_their_means() -> None:
 def test_the_variance_of_what_they_agree_on(n: int) -> None:
     draws = random.Random(n)
     found = [compute_center([draws.gauss(0, 1) for _ in range(n)]) for _ in range(1500)]
-    assert statistics.fmean(one**2 for one in found) == pytest.approx(center_variance(n), rel=0.15)
+    assert statistics.fmean(one**2 for one in found) == pytest.approx(compute_center_variance(n), rel=0.15)
 
 
 def test_the_spread_of_a_race_by_hand() -> None:

@@ -131,7 +131,7 @@ def judge_acceptance(seen: Seen, partial: str = "") -> Acceptance:
     names = [component.name for component in MACHINE]
     rows = [*machine, *(_judge_component(name, seen) for name in steps if name not in names), _judge_numbers(seen)]
     corrupted = any(is_soak(one) and one.outcome == "failed" for one in seen.ran)
-    return Acceptance(rows, list(_yield_remarks(seen, rows)), partial, corrupted)
+    return Acceptance(rows, list(_iterate_remarks(seen, rows)), partial, corrupted)
 
 
 def _judge_component(name: str, seen: Seen) -> Row:
@@ -188,7 +188,7 @@ def _judge_numbers(seen: Seen) -> Row:
     return Row(NUMBERS, State.OK, f"{passed}{full}{f'; {soak}' if soak else ''}")
 
 
-def _yield_remarks(seen: Seen, rows: Iterable[Row]) -> Iterable[str]:
+def _iterate_remarks(seen: Seen, rows: Iterable[Row]) -> Iterable[str]:
     """Yield what makes no component unfit and is worth a look."""
     if not seen.gpus:
         yield "no GPU is in use: only the numbers of some suites were checked, on CPUs"

@@ -233,7 +233,7 @@ def _make_spawn_error(case: Any) -> RuntimeError:
 
 @contextlib.contextmanager
 def _subtests(cls: Any, context: Context) -> Any:
-    subtests = Subtests(lambda number: _has_failed_on_all(context, number))
+    subtests = Subtests(lambda number: _await_failure_on_all(context, number))
     if cls.subTest is not unittest.TestCase.subTest:
         yield subtests  # the class has its own
         return
@@ -244,7 +244,7 @@ def _subtests(cls: Any, context: Context) -> Any:
         del cls.subTest
 
 
-def _has_failed_on_all(context: Context, number: int) -> bool:
+def _await_failure_on_all(context: Context, number: int) -> bool:
     store, key = context.control, f"gpuperf/subtest/{number}"
     failed, until = store.add(key, 1), time.monotonic() + PATIENCE
     while failed < context.world_size and time.monotonic() < until:

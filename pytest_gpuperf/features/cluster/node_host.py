@@ -21,7 +21,7 @@ from typing import Any
 import ray
 
 from pytest_gpuperf.features.cluster.node_leases import NodeLeases
-from pytest_gpuperf.features.cluster.wire import News, NodeFacts, Up, send_endings
+from pytest_gpuperf.features.cluster.wire import News, NodeFacts, Up, pack_endings
 from pytest_gpuperf.hardware.device import Observation, Xid
 from pytest_gpuperf.hardware.interfaces import find_interface
 from pytest_gpuperf.hardware.machine import Machine, find_devices
@@ -262,7 +262,7 @@ class NodeHost:
             printed = self._read_printed(ranks, live) if live else printed
         if not live:
             printed = self._read_printed(ranks, live)
-        printed.endings = send_endings(endings)
+        printed.endings = pack_endings(endings)
         return printed
 
     @staticmethod
@@ -283,10 +283,6 @@ def _be_no_nicer() -> None:
         for thread in os.listdir("/proc/self/task"):
             with contextlib.suppress(ProcessLookupError):
                 os.setpriority(os.PRIO_PROCESS, int(thread), 0)
-
-
-def _has_failed(endings: Mapping[int, Ending]) -> bool:
-    return not all(isinstance(ending, Answered) for ending in endings.values())
 
 
 def can_import(package: str, elsewhere: Sequence[str]) -> bool:

@@ -14,7 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from pytest_gpuperf.features.cluster.failures import NodeLostError
 from pytest_gpuperf.features.cluster.member import Member, unwrap_error
-from pytest_gpuperf.features.cluster.wire import News, receive_endings
+from pytest_gpuperf.features.cluster.wire import News, unpack_endings
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.endings import Died, Ending
 from pytest_gpuperf.ranks.excerpt import Excerpt
@@ -96,7 +96,7 @@ class RemoteRanks:
         if self._waiting:
             with contextlib.suppress(NodeLostError):  # which rings the bell
                 self._expect(self._member.call("news", self._pool))
-        return receive_endings(news.endings, self._member.offset)
+        return unpack_endings(news.endings, self._member.offset)
 
     def give_up(self, ranks: Collection[int]) -> Callable[[], Mapping[int, Ending]]:
         """Asks ranks that have not ended the request for their stacks; what it returns waits for these."""
@@ -106,7 +106,7 @@ class RemoteRanks:
             stuck = answer()
             if stuck is None:
                 return {rank: self._report_loss() for rank in ranks}
-            return receive_endings(stuck, self._member.offset)
+            return unpack_endings(stuck, self._member.offset)
 
         return await_ended
 

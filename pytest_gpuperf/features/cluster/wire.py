@@ -51,12 +51,12 @@ class News:
     """What is to be shown of it, where nobody listens: rank, stream, text."""
 
 
-def send(parcel: Parcel) -> Parcel:
+def pack(parcel: Parcel) -> Parcel:
     """A parcel as Ray is to carry it: without a copy of what is large."""
     return Parcel(pickle.PickleBuffer(parcel.stream), [_make_buffer(part) for part in parcel.buffers])  # type: ignore[arg-type]
 
 
-def receive(parcel: Parcel) -> Parcel:
+def unpack(parcel: Parcel) -> Parcel:
     """A parcel that Ray carried, in memory of this process: Ray's own is read-only, and is freed by it."""
     return Parcel(bytearray(memoryview(parcel.stream)), [bytearray(memoryview(part)) for part in parcel.buffers])
 
@@ -66,15 +66,15 @@ def count_bytes(parcel: Parcel) -> int:
     return sum(memoryview(part).nbytes for part in (parcel.stream, *parcel.buffers))
 
 
-def send_endings(endings: Mapping[int, Ending]) -> dict[int, Ending]:
+def pack_endings(endings: Mapping[int, Ending]) -> dict[int, Ending]:
     """Endings as Ray is to carry them."""
     return {
-        rank: replace(ending, payload=send(ending.payload)) if isinstance(ending, Answered) else ending
+        rank: replace(ending, payload=pack(ending.payload)) if isinstance(ending, Answered) else ending
         for rank, ending in endings.items()
     }
 
 
-def receive_endings(endings: Mapping[int, Ending], offset: float) -> dict[int, Ending]:
+def unpack_endings(endings: Mapping[int, Ending], offset: float) -> dict[int, Ending]:
     """Endings that Ray carried, with moments of this process's clock.
 
     Args:
@@ -82,7 +82,7 @@ def receive_endings(endings: Mapping[int, Ending], offset: float) -> dict[int, E
         offset: seconds by which the node's ``time.monotonic`` is ahead of this process's.
     """
     return {
-        rank: replace(ending, payload=receive(ending.payload))
+        rank: replace(ending, payload=unpack(ending.payload))
         if isinstance(ending, Answered)
         else replace(ending, at=ending.at - offset)
         for rank, ending in endings.items()

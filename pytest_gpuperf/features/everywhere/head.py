@@ -18,7 +18,7 @@ from pytest_gpuperf.features.everywhere.facts import NodeFacts, gather, read_clo
 from pytest_gpuperf.features.everywhere.peers import Peer, Peers
 from pytest_gpuperf.features.everywhere.preflight import Node, Unreached, format_summary, list_findings
 from pytest_gpuperf.features.everywhere.probing import TIMEOUT, Answering, Target, choose_peers, probe
-from pytest_gpuperf.features.everywhere.secret import OPEN, Secret, SecretError, own_secret
+from pytest_gpuperf.features.everywhere.secret import OPEN, Secret, SecretError, choose_secret
 from pytest_gpuperf.features.everywhere.settings import UNAVAILABLE, Settings, say
 from pytest_gpuperf.report.units import format_count
 
@@ -40,7 +40,7 @@ async def lead(settings: Settings, environ: Mapping[str, str]) -> int:
         environ: the environment of this process.
     """
     try:
-        secret = own_secret(settings.place, environ, settings.home)
+        secret = choose_secret(settings.place, environ, settings.home)
     except SecretError as error:
         say(f"error: {error}")
         return UNAVAILABLE
@@ -107,7 +107,7 @@ class _Head:
         if self._secret.kind == OPEN:
             say("warning: RAY_AUTH_MODE=disabled: whoever reaches the ports of Ray can run code on the nodes")
         await self._compare_clocks()
-        port = ray_node.free_port()
+        port = ray_node.find_free_port()
         unreached = await self._probe(nodes, port)
         clocks = [0.0, *(peer.clock for peer in self._peers.nodes)]
         names = await asyncio.to_thread(lambda: [resolve(node.facts.host) for node in nodes])

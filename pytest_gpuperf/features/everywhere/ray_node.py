@@ -85,7 +85,7 @@ def make_node_command(head: str, address: str, name: str, shared_memory: int) ->
     return [*_RAY, "start", f"--address={head}", *_list_common_options(address, name, shared_memory)]
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     """Return a port on which nothing listens now."""
     with socket.create_server(("", 0)) as server:
         return int(server.getsockname()[1])

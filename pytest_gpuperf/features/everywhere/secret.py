@@ -47,7 +47,7 @@ class Secret:
         return _run_munge(["munge", f"--restrict-uid={os.getuid()}", f"--ttl={_MUNGE_LIFE}"], self.token)
 
 
-def own_secret(place: Place, environ: Mapping[str, str], home: Path) -> Secret:
+def choose_secret(place: Place, environ: Mapping[str, str], home: Path) -> Secret:
     """Return the secret that the head of a job uses.
 
     Args:

@@ -8,7 +8,7 @@ from pytest_gpuperf.report.units import format_count
 _FEWEST_BLOCKS = 2  # of a race that accuses or clears a steady metric
 
 
-def explain_line(
+def describe_start(
     variables: Sequence[str], figures: int, start: float, block: float, most_blocks: int, more_races: int
 ) -> str:
     """Return what ``--explain`` is going to try, and how long that takes.
@@ -34,7 +34,7 @@ def explain_line(
     )
 
 
-def explain_block_line(variables: Sequence[str], number: int, most: int, tests: Sequence[str], seconds: float) -> str:
+def describe_block(variables: Sequence[str], number: int, most: int, tests: Sequence[str], seconds: float) -> str:
     """A block of such a race begins: four launches.
 
     Args:

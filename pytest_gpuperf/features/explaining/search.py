@@ -14,7 +14,7 @@ from itertools import groupby
 import pytest
 
 from pytest_gpuperf.baselines.differences import differing
-from pytest_gpuperf.features.explaining.lines import explain_block_line, explain_line
+from pytest_gpuperf.features.explaining.lines import describe_block, describe_start
 from pytest_gpuperf.features.explaining.undoing import Undoing, count_most_trials, find_fewest
 from pytest_gpuperf.features.explaining.variables import split_undoable
 from pytest_gpuperf.features.racing.arms.arm import Arm, Measured
@@ -26,7 +26,7 @@ from pytest_gpuperf.repository import CannotRace
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
 from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS
-from pytest_gpuperf.verdicts.shares import compute_logs, make_share, merge_launches
+from pytest_gpuperf.verdicts.shares import compute_loss_logs, make_share, merge_launches
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 _NO_TIME = "time ran out: raise --race-budget"
@@ -65,7 +65,7 @@ class _Figure:
             return Explanation(Explained.UNTRIED, untried=self.untried, problem=self.problem)
         better, whole = self.verdict.metric.better, frozenset(self.changes)
         part = whole if self.answer is None else self.answer
-        race = self.undoing.race(compute_logs(self.undone), compute_logs(self.as_it_is))
+        race = self.undoing.race(compute_loss_logs(self.undone), compute_loss_logs(self.as_it_is))
         return Explanation(
             self.found,
             undone={name: change for name, change in self.changes.items() if name in part},
@@ -146,7 +146,7 @@ class Explaining:
             return
         tests = _list_tests(figures)
         more, block = count_most_trials(len(changes)), 4 * self._spending.predict(tests)
-        self._say(explain_line(list(changes), len(figures), self._start, block, MOST_BLOCKS, more))
+        self._say(describe_start(list(changes), len(figures), self._start, block, MOST_BLOCKS, more))
         with closing(self._open_arms(list_ids(tests))) as arms:
             try:
                 undone, as_it_is = arms.present(variables=_list_recorded(changes)), arms.present()
@@ -205,7 +205,7 @@ class Explaining:
                 return
             nodes = [test.item.nodeid for test in tests]
             seconds = 4 * self._spending.predict(tests)
-            self._say(explain_block_line(names, block, MOST_BLOCKS, nodes, seconds))
+            self._say(describe_block(names, block, MOST_BLOCKS, nodes, seconds))
             for arm in (undone, other, other, undone):
                 open_ = self._run_leg(arm, open_, {key: pair[arm is other] for key, pair in measured.items()}, undone)
             open_ = [one for one in open_ if not decide(one, *measured[id(one)], block == MOST_BLOCKS)]
@@ -227,12 +227,12 @@ class Explaining:
         return [figure for figure in figures if not figure.problem]
 
     def _is_explained(self, figure: _Figure, undone: list[Metric], as_it_is: list[Metric], over: bool) -> bool:
-        figure.found = figure.undoing.judge_undone(compute_logs(undone), compute_logs(as_it_is), over=over)
+        figure.found = figure.undoing.judge_undone(compute_loss_logs(undone), compute_loss_logs(as_it_is), over=over)
         figure.undone, figure.as_it_is = undone, as_it_is
         return figure.found is not None
 
     def _is_answered(self, figure: _Figure, undone: list[Metric], fewer: list[Metric], over: bool) -> bool:
-        suffices = figure.undoing.suffices(compute_logs(undone), compute_logs(fewer), over=over)
+        suffices = figure.undoing.suffices(compute_loss_logs(undone), compute_loss_logs(fewer), over=over)
         if suffices is None:
             return False
         assert figure.search is not None

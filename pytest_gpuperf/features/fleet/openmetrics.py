@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pytest_gpuperf.features.fleet.outliers import Compared, Standing
 from pytest_gpuperf.features.fleet.results_of_hosts import Fleet
 
-CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-
 _FAMILIES: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
     ("gpuperf_figure", "A metric of one host, in the SI unit that its label names.", lambda standing: standing.value),
     ("gpuperf_fleet_loss", "Difference of logarithms to the median of all hosts, worse above 0.", lambda s: s.loss),
@@ -27,10 +25,10 @@ def format_openmetrics(fleet: Fleet, compared: Sequence[Compared]) -> str:
         fleet: Names the hardware.
         compared: Its metrics.
     """
-    return "\n".join([*_yield_lines(fleet, compared), "# EOF", ""])
+    return "\n".join([*_iterate_lines(fleet, compared), "# EOF", ""])
 
 
-def _yield_lines(fleet: Fleet, compared: Sequence[Compared]) -> Iterator[str]:
+def _iterate_lines(fleet: Fleet, compared: Sequence[Compared]) -> Iterator[str]:
     yield "# TYPE gpuperf_fleet_hosts gauge"
     yield "# HELP gpuperf_fleet_hosts Hosts whose results were compared."
     yield f"gpuperf_fleet_hosts{_format_labels(hardware=fleet.hardware_key)} {len(fleet.hosts)}"

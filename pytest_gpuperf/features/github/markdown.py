@@ -30,7 +30,7 @@ def format_markdown(findings: Findings, closing: Sequence[str], limit: int) -> s
     if not (findings.verdicts or findings.outcomes or closing):
         return ""
     unchecked = [line.text for line in describe_unchecked(findings.unchecked)]
-    pieces = [_format_head(findings), *_yield_table(findings.verdicts), *_yield_skips(findings.nowhere)]
+    pieces = [_format_head(findings), *_iterate_table(findings.verdicts), *_iterate_skips(findings.nowhere)]
     pieces += [f"\n{_format_text(line)}\n" for line in (*unchecked, *closing)]
     return _fit_in(pieces, limit)
 
@@ -48,7 +48,7 @@ def _format_head(findings: Findings) -> str:
     return "\n".join(lines)
 
 
-def _yield_table(verdicts: Sequence[Verdict]) -> Iterator[str]:
+def _iterate_table(verdicts: Sequence[Verdict]) -> Iterator[str]:
     if not verdicts:
         return
     yield f"\n| {' | '.join([*COLUMNS[:-1], 'test and metric'])} |\n{_ALIGNMENT}\n"
@@ -57,7 +57,7 @@ def _yield_table(verdicts: Sequence[Verdict]) -> Iterator[str]:
         yield f"| {' | '.join([*map(_format_text, format_cells(verdict)), name])} |\n"
 
 
-def _yield_skips(skips: Counter[tuple[str, str]]) -> Iterator[str]:
+def _iterate_skips(skips: Counter[tuple[str, str]]) -> Iterator[str]:
     for reason in sorted({reason for reason, _ in skips}):
         tests = {test: count for (why, test), count in skips.items() if why == reason}
         # One piece: a block that is cut open would swallow what comes after it.

@@ -18,7 +18,7 @@ KEEPS_OWN = frozenset({Kind.SKIPPED, Kind.TAIL})
 _TAIL = 8  # one of so many parts
 
 
-def own_result(
+def compute_own_result(
     operator: Operator, inputs: Sequence[torch.Tensor], out: torch.Tensor, index: int, rank: int, size: int
 ) -> torch.Tensor:
     """What an output would be if nothing had been communicated: of the rank's own input, or zeros if none fits.

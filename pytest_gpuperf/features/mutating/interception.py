@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf.features.mutating import c10d_internals, places
-from pytest_gpuperf.features.mutating.altering import KEEPS_OWN, alter, own_result, swap
+from pytest_gpuperf.features.mutating.altering import KEEPS_OWN, alter, compute_own_result, swap
 from pytest_gpuperf.features.mutating.digests import add_tensor
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Kind, Site
 from pytest_gpuperf.features.mutating.operators import OPERATORS, REDUCTION, Operator, replace_inputs
@@ -128,7 +128,7 @@ class Interception:
         before = [tensor.clone() for tensor in outputs] if needs_own and operator.family in _ROOTED else []
 
         def leave_untouched(index: int) -> torch.Tensor:
-            return before[index] if before else own_result(operator, given, outputs[index], index, rank, size)
+            return before[index] if before else compute_own_result(operator, given, outputs[index], index, rank, size)
 
         def after() -> None:
             with torch.no_grad():

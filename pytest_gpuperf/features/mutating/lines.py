@@ -28,7 +28,7 @@ def describe_plan(faults: int, sites: int, seconds: float) -> str:
     )
 
 
-def yield_coverage_lines(coverage: Coverage, root: Path, fail_under: float | None, *, verbose: bool) -> Iterator[str]:
+def iterate_coverage_lines(coverage: Coverage, root: Path, fail_under: float | None, *, verbose: bool) -> Iterator[str]:
     """The report: the whole, the sites with faults that nobody noticed, the worst first, and what was left out."""
     noticed, share = len(coverage.of(Outcome.NOTICED)), coverage.share
     part = "" if share is None else f" ({share:.0f} %)"

@@ -17,7 +17,7 @@ from pytest_gpuperf.features.mutating.coverage import Coverage, Judged, Outcome
 from pytest_gpuperf.features.mutating.faults import Calls, Fault, Kind, Site, list_kinds
 from pytest_gpuperf.features.mutating.lines import describe_plan
 from pytest_gpuperf.features.mutating.on_rank import Observation, Observed, observe
-from pytest_gpuperf.features.mutating.source_calls import is_made, list_user_files, yield_calls
+from pytest_gpuperf.features.mutating.source_calls import is_made, iterate_calls, list_user_files
 from pytest_gpuperf.features.mutating.trying import Trying
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
@@ -165,7 +165,7 @@ class Mutating:
                 coverage.see(site, calls, test.name)
         observed_sites = {site for run in self.runs.values() for site in run.sites}
         files = {*list_user_files(list(sys.modules.values()), self._root), *_select_existing(observed_sites)}
-        coverage.calls = {call for file in files for call in yield_calls(file)}
+        coverage.calls = {call for file in files for call in iterate_calls(file)}
         coverage.made = {call for call in coverage.calls if is_made(call, observed_sites)}
         plan = [Fault(site, kind) for site in reached for kind in list_kinds(coverage.sites[site])]
         rounds = {fault: list_kinds(coverage.sites[fault.site]).index(fault.kind) for fault in plan}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf.features.mutating.altering import own_result
+from pytest_gpuperf.features.mutating.altering import compute_own_result
 from pytest_gpuperf.features.mutating.faults import Family
 from pytest_gpuperf.features.mutating.operators import Operator
 from pytest_gpuperf.torch_internals import find_default_store, group_ranks, open_groups
@@ -106,7 +106,7 @@ class Peers:
                 found.append(_gather(of_others, out, index))
                 continue
             parts, other_parts = (
-                torch.stack([own_result(operator, one, out, index, rank, size) for one in several])
+                torch.stack([compute_own_result(operator, one, out, index, rank, size) for one in several])
                 for several in (of_own, of_others)
             )
             reduce = (

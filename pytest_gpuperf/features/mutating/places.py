@@ -43,7 +43,7 @@ def find_place(frame: FrameType, name: str) -> tuple[str, int, str, bool]:
 
 def _place(frame: FrameType, name: str) -> tuple[str, int, str, bool] | None:
     called: FrameType | None = None
-    for one in _yield_frames(frame):
+    for one in _iterate_frames(frame):
         file = one.f_code.co_filename
         if file.startswith(_TORCH):
             if one.f_code.co_name not in DECORATED:
@@ -79,7 +79,7 @@ def describe_group(group: Any) -> str:
 
 def is_maximum(frame: FrameType) -> bool:
     """Whether a function of torch's that is being called was told to take the maximum."""
-    for one in _yield_frames(frame):
+    for one in _iterate_frames(frame):
         if not one.f_code.co_filename.startswith((_TORCH, _OWN)):
             return False
         for name in ("op", "reduceOp", "opts"):
@@ -88,7 +88,7 @@ def is_maximum(frame: FrameType) -> bool:
     return False
 
 
-def _yield_frames(frame: FrameType | None) -> Iterator[FrameType]:
+def _iterate_frames(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back

@@ -51,7 +51,7 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
     if config.getoption(_DEST) is None:
         if under is not None:
             raise pytest.UsageError("--mutate-fail-under needs faults to judge by: add --mutate")
-        if _page(config) is not None:
+        if _read_page(config) is not None:
             raise pytest.UsageError("--mutate-html needs faults to show: add --mutate")
         return
     if config.getoption("usepdb", False):
@@ -60,7 +60,7 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
 
 def pytest_gpuperf_writes(config: pytest.Config) -> Sequence[Path]:
     """Returns the page."""
-    page = _page(config)
+    page = _read_page(config)
     return [] if page is None else [page]
 
 
@@ -76,7 +76,7 @@ def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
         take = functools.partial(hand_over, vars(config)["workeroutput"])
     else:
         reporting = Reporting(
-            config.rootpath, Wishes(_read_budget(config), _read_fail_under(config), _page(config)), run.results
+            config.rootpath, Wishes(_read_budget(config), _read_fail_under(config), _read_page(config)), run.results
         )
         config.pluginmanager.register(reporting, "gpuperf-coverage")
         take = reporting.take
@@ -98,7 +98,7 @@ def _read_budget(config: pytest.Config) -> float:
     return seconds
 
 
-def _page(config: pytest.Config) -> Path | None:
+def _read_page(config: pytest.Config) -> Path | None:
     given: str | None = config.getoption(_HTML)
     return None if given is None else config.invocation_params.dir / given
 

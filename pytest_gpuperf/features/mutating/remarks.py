@@ -10,7 +10,7 @@ from pytest_gpuperf.features.mutating.lines import join_names
 from pytest_gpuperf.report.annotation import Annotation
 
 
-def yield_remarks(coverage: Coverage) -> Iterator[Annotation]:
+def iterate_remarks(coverage: Coverage) -> Iterator[Annotation]:
     """A remark for each line with unnoticed faults, the worst first, and then for each call that no program makes."""
     for site in coverage.list_worst_first():
         missed = [one.fault.kind for one in coverage.of(Outcome.UNNOTICED, site)]

@@ -13,9 +13,9 @@ import pytest
 
 from pytest_gpuperf.features.mutating.coverage import Coverage
 from pytest_gpuperf.features.mutating.form import make_form
-from pytest_gpuperf.features.mutating.lines import yield_coverage_lines
+from pytest_gpuperf.features.mutating.lines import iterate_coverage_lines
 from pytest_gpuperf.features.mutating.page import render_html
-from pytest_gpuperf.features.mutating.remarks import yield_remarks
+from pytest_gpuperf.features.mutating.remarks import iterate_remarks
 from pytest_gpuperf.report.annotation import Annotation
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Reporting:
 
     def pytest_gpuperf_annotations(self) -> list[Annotation]:
         """The lines whose faults no test noticed."""
-        return [] if self._coverage is None else list(yield_remarks(self._coverage))
+        return [] if self._coverage is None else list(iterate_remarks(self._coverage))
 
     def pytest_gpuperf_end(self) -> bool:
         """Writes the page, if one is wanted and faults were made; whether that worked."""
@@ -104,7 +104,7 @@ class Reporting:
             return
         terminalreporter.write_sep("=", "communication coverage")
         verbose = terminalreporter.config.get_verbosity() > 0
-        for line in yield_coverage_lines(self._coverage, self._root, self._wishes.fail_under, verbose=verbose):
+        for line in iterate_coverage_lines(self._coverage, self._root, self._wishes.fail_under, verbose=verbose):
             terminalreporter.write_line(line)
         if self._written:
             terminalreporter.write_line(self._written)

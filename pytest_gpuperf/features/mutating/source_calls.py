@@ -55,7 +55,7 @@ def is_made(call: Call, sites: Iterable[Site]) -> bool:
     return any(site.file == call.file and call.line <= site.line <= call.end for site in sites)
 
 
-def yield_calls(file: Path) -> Iterator[Call]:
+def iterate_calls(file: Path) -> Iterator[Call]:
     """The calls in one file that communicate; none if it cannot be read as Python."""
     try:
         text = file.read_text("utf-8")

@@ -53,7 +53,7 @@ class Table:
     """Memory against time; None if the memory is unknown."""
 
 
-def curve(number: int, run: Run, told: Mapping[str, Any]) -> Curve:
+def draw_curve(number: int, run: Run, told: Mapping[str, Any]) -> Curve:
     """Return what a page draws of a sweep.
 
     Args:
@@ -103,8 +103,8 @@ def _fit_at(told: Mapping[str, Any], place: int, scale: float) -> float | None:
     return None
 
 
-def make_square(told: Mapping[str, Any]) -> Square:
-    """Return what a page draws of a figure for each pair, as in ``matrices.show_matrix``."""
+def draw_square(told: Mapping[str, Any]) -> Square:
+    """Return what a page draws of a figure for each pair, as in ``matrices.make_matrix``."""
     pairs, unit = parse_matrix(told), str(told["unit"])
     slow = {(cell.row, cell.column) for cell in pairs.slow}
     best = max(pairs.values) if pairs.better == "higher" else min(pairs.values)
@@ -129,7 +129,7 @@ def make_square(told: Mapping[str, Any]) -> Square:
     return Square(f"{told['test']} {told['name']}", f"median {middle}, {found}", cells, names)
 
 
-def table(number: int, told: Mapping[str, Any]) -> Table:
+def draw_table(number: int, told: Mapping[str, Any]) -> Table:
     """Return what a page draws of a search.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any
 from pytest_gpuperf.baselines.differences import differing
 from pytest_gpuperf.baselines.plain import read
 from pytest_gpuperf.baselines.schema import Baselines, MetricBaseline
-from pytest_gpuperf.features.page.charts import Curve, Square, Table, curve, make_square, table
+from pytest_gpuperf.features.page.charts import Curve, Square, Table, draw_curve, draw_square, draw_table
 from pytest_gpuperf.features.page.facts import MOVED, explain_not_judged, find_points, list_facts
 from pytest_gpuperf.features.page.history import History
 from pytest_gpuperf.features.page.parts import Environment, Figure, NotJudged, Row, Subject, Test
@@ -148,7 +148,7 @@ class Content:
         for run in self.runs:
             for told in run.results.shown.get("curves", ()):
                 newest.setdefault((run.key, str(told["test"])), (run, told))
-        return [curve(number, run, told) for number, (run, told) in enumerate(newest.values())]
+        return [draw_curve(number, run, told) for number, (run, told) in enumerate(newest.values())]
 
     @cached_property
     def squares(self) -> list[Square]:
@@ -157,7 +157,7 @@ class Content:
         for run in self.runs:
             for told in run.results.shown.get("matrices", ()):
                 newest.setdefault((run.key, str(told["test"]), str(told["name"])), told)
-        return [make_square(told) for told in newest.values()]
+        return [draw_square(told) for told in newest.values()]
 
     @cached_property
     def timelines(self) -> list[Timeline]:
@@ -186,7 +186,7 @@ class Content:
         for run in self.runs:
             for told in run.results.shown.get("searches", ()):
                 newest.setdefault((run.key, str(told["test"]), str(told["name"])), told)
-        return [table(number, told) for number, told in enumerate(newest.values())]
+        return [draw_table(number, told) for number, told in enumerate(newest.values())]
 
     @cached_property
     def environments(self) -> list[Environment]:

@@ -16,6 +16,8 @@ from pytest_gpuperf.features.page.content import Content
 from pytest_gpuperf.features.page.history import History, read_history
 from pytest_gpuperf.features.page.run import Run
 from pytest_gpuperf.report.results_file import Results, ResultsFile, load
+from pytest_gpuperf.report.shown import Shown
+from pytest_gpuperf.traces.profile import Profile
 
 
 class PageFile:
@@ -101,6 +103,8 @@ def page_of_files(path: Path, files: Sequence[Path], baselines: Path) -> list[st
         twice = next(file for file in files if files.count(file) > 1)
         raise ResultsError(twice, "it is given twice", "name each file once")
     kinds = list_shown()
+    if all(kind.name != "profiles" for kind in kinds):  # of a run that had the feature that makes them
+        kinds.append(Shown("profiles", Profile, lambda _: []))
     write_page(path, [(name, load(file, kinds)) for name, file in zip(names, files, strict=True)], baselines)
     return [f"page of {len(files)} run{'s' if len(files) > 1 else ''} written to {path}"]
 

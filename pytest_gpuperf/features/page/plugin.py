@@ -51,18 +51,18 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
 
 def pytest_gpuperf_needs_results(config: pytest.Config) -> bool:
     """Returns whether a page is written of them."""
-    return _page(config) is not None
+    return _read_page(config) is not None
 
 
 def pytest_gpuperf_writes(config: pytest.Config) -> Sequence[Path]:
     """Returns the page."""
-    page = _page(config)
+    page = _read_page(config)
     return [] if page is None else [page]
 
 
 def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     """Registers what writes the page, in the process that has all results."""
-    page = _page(config)
+    page = _read_page(config)
     if page is None or run.results is None or is_worker(config):
         return
     from pytest_gpuperf.features.page.page_file import PageFile
@@ -70,6 +70,6 @@ def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     config.pluginmanager.register(PageFile(page, run.results, run.options.baselines), "gpuperf-page-file")
 
 
-def _page(config: pytest.Config) -> Path | None:
+def _read_page(config: pytest.Config) -> Path | None:
     given = config.getoption(_DEST)
     return None if given is None else config.invocation_params.dir / given

@@ -82,7 +82,7 @@ def read_ranks(file: Path) -> list[Trace]:
     Raises:
         CommandError: a rank's file is missing, or files of several runs lie there.
     """
-    found = {path: match for path in _iterate_folder(file) if (match := _match(path, file, r"\.rank(\d+)of(\d+)"))}
+    found = {path: match for path in _iterate_siblings(file) if (match := _match(path, file, r"\.rank(\d+)of(\d+)"))}
     worlds = {int(match[2]) for match in found.values()} | ({1} if file.is_file() else set())
     if not worlds:
         raise CommandError(f"there is no recording {file}: record it by parity_record({str(file)!r}, model, optimizer)")
@@ -103,12 +103,12 @@ def read_ranks(file: Path) -> list[Trace]:
 def read_samples(file: Path) -> list[Trace]:
     """Reads a reference's runs with random rounding."""
     found = [
-        (int(match[1]), path) for path in _iterate_folder(file) if (match := _match(path, file, r"\.rounding(\d+)"))
+        (int(match[1]), path) for path in _iterate_siblings(file) if (match := _match(path, file, r"\.rounding(\d+)"))
     ]
     return [read(path).trace for _, path in sorted(found)]
 
 
-def _iterate_folder(file: Path) -> Iterator[Path]:
+def _iterate_siblings(file: Path) -> Iterator[Path]:
     return file.parent.iterdir() if file.parent.is_dir() else iter(())
 
 

@@ -107,7 +107,7 @@ def iterate_splits(value: Value, counts: Sequence[int]) -> Iterator[Split]:
             names = tuple(_name(index, term) for index, term in enumerate(terms))
             yield Split(f"the {len(terms)} terms that the reference adds up", names, carried, squared)
         for count in counts:
-            for text, cut in (("of the rows that are summed", _cut_rows), ("of the sequence", _cut_sequence)):
+            for text, cut in (("of the rows that are summed", _assign_rows), ("of the sequence", _assign_sequence)):
                 way = _chunk(terms, count, f"{count} chunks {text}", cut)
                 if way is not None:
                     yield Split(way.text, way.names, way.terms, squared, chunked=True)
@@ -333,7 +333,7 @@ def _find_mask(term: _Term, count: int, cut: Cut) -> tuple[int, torch.Tensor] | 
     return None
 
 
-def _cut_rows(value: Value, dim: int, count: int) -> torch.Tensor | None:
+def _assign_rows(value: Value, dim: int, count: int) -> torch.Tensor | None:
     size = value.tensor.shape[dim]
     if size < count:
         return None
@@ -343,7 +343,7 @@ def _cut_rows(value: Value, dim: int, count: int) -> torch.Tensor | None:
     return torch.arange(size) // -(-size // count)
 
 
-def _cut_sequence(value: Value, dim: int, count: int) -> torch.Tensor | None:
+def _assign_sequence(value: Value, dim: int, count: int) -> torch.Tensor | None:
     lead, size = _lead(value), value.tensor.shape[dim]
     if len(lead) < 2 or lead[0] < 2 or lead[0] * lead[1] != size or lead[1] < count:
         return None

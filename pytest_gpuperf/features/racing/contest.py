@@ -8,7 +8,7 @@ from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision
 from pytest_gpuperf.verdicts.rule import Policy, Rule
-from pytest_gpuperf.verdicts.shares import apply_request, compute_logs, make_share, merge_launches
+from pytest_gpuperf.verdicts.shares import apply_request, compute_loss_logs, make_share, merge_launches
 from pytest_gpuperf.verdicts.verdict import Verdict, invalidate
 
 
@@ -50,7 +50,7 @@ class Contest:
             blocks: what was measured.
             over: Whether there are no more blocks: then what is open is UNDECIDED.
         """
-        old, present = compute_logs(blocks.old), compute_logs(blocks.present)
+        old, present = compute_loss_logs(blocks.old), compute_loss_logs(blocks.present)
         rule = Rule.of(self._policy, (), max(1, self._entered))
         found = rule.race(None, old, present)
         gained = rule.race(None, [-log for log in old], [-log for log in present])

@@ -38,7 +38,7 @@ def describe_no_race(number: int, most: int, tests: Sequence[str], seconds: floa
     return f"no race, launch {number} of at most {most} against the baseline ({takes}): {', '.join(tests)}"
 
 
-def block_line(number: int, most: int, against: str, tests: Sequence[str], seconds: float) -> str:
+def describe_block(number: int, most: int, against: str, tests: Sequence[str], seconds: float) -> str:
     """A block of a race begins: four launches.
 
     Args:

@@ -20,7 +20,7 @@ from pytest_gpuperf.features.racing.blocks import Blocks
 from pytest_gpuperf.features.racing.changed_code import ChangedCode
 from pytest_gpuperf.features.racing.contest import Contest
 from pytest_gpuperf.features.racing.lines import (
-    block_line,
+    describe_block,
     describe_clearing,
     describe_no_race,
     describe_same_code,
@@ -268,7 +268,7 @@ class Racing:
                 self._stop_race(entries, against)
                 return
             self._means.say(
-                block_line(block, MOST_BLOCKS, against, _list_names(tests), 4 * self._means.spending.predict(tests))
+                describe_block(block, MOST_BLOCKS, against, _list_names(tests), 4 * self._means.spending.predict(tests))
             )
             for arm in (old, present, present, old):
                 entries = self._run_leg(arm, arm is old, entries)
@@ -373,6 +373,7 @@ def _describe_mismatch(test: Held, measured: Measured, name: str) -> str:
         metric, old = suspect.metric, measured.metrics.get(suspect.metric_name)
         if old is None:
             return f"the test checks no {suspect.metric_name} in {name}: compare commits in which it does"
+        # Stricter than find_mismatch: both were measured just now, so an unknown clock is another one.
         if (old.unit, old.better, old.clock) != (metric.unit, metric.better, metric.clock):
             return (
                 f"{suspect.metric_name} is in {old.unit!r} by {old.clock!r} in {name}, and now in {metric.unit!r} by "

@@ -18,9 +18,9 @@ from pytest_gpuperf.verdicts.race import Decision, Sequential
 from pytest_gpuperf.verdicts.rule import APART, HALF, MOST_CLEARING, MOST_CLEARING_ELSEWHERE
 from pytest_gpuperf.verdicts.shares import (
     apply_request,
-    compute_log,
-    compute_logs,
-    convert_loss,
+    compute_loss_log,
+    compute_loss_logs,
+    convert_loss_to_change,
     make_share,
     merge_launches,
 )
@@ -54,7 +54,9 @@ class SuspectJudge:
         """Takes the metrics of a test in a second launch, which is asked for if the first one shifted."""
         for name, metric in metrics.items():
             if (history := self._judge.records.find_history(test, name)) is not None:
-                self._judge.shifts.note_second(test, name, compute_log(metric.value, metric.better) - history.center)
+                self._judge.shifts.note_second(
+                    test, name, compute_loss_log(metric.value, metric.better) - history.center
+                )
 
     def name_differences(self, verdict: Verdict) -> Verdict:
         """Adds to a verdict on a metric that is not the same what differs from the launches of its record."""
@@ -136,8 +138,8 @@ class SuspectJudge:
         """
         stored, history = suspect.baseline, self._find_history(suspect)
         assert stored is not None
-        old = compute_logs(blocks.old)
-        present = compute_logs(blocks.present)
+        old = compute_loss_logs(blocks.old)
+        present = compute_loss_logs(blocks.present)
         code = self._judge.rule.race(history, old, present, apart=APART, over=over)
         # Of code that the race has cleared, both arms are launches of equal programs.
         environment = self._judge.rule.environment(history, old + present if code.decision is Decision.CLEARED else old)
@@ -168,7 +170,7 @@ class SuspectJudge:
         """
         stored, history = suspect.baseline, self._find_history(suspect)
         assert stored is not None
-        environment = self._judge.rule.environment(history, compute_logs(launches))
+        environment = self._judge.rule.environment(history, compute_loss_logs(launches))
         found = replace(
             self._replace_metric(suspect, launches, history),
             against=commit,
@@ -219,19 +221,21 @@ class SuspectJudge:
 
     def _clears(self, suspect: Verdict, present: Sequence[Metric]) -> bool:
         return bool(present) and self._judge.rule.clears(
-            self._find_history(suspect), compute_logs([suspect.metric, *present])
+            self._find_history(suspect), compute_loss_logs([suspect.metric, *present])
         )
 
     def _compare_with_record(self, suspect: Verdict, present: Sequence[Metric]) -> Sequential:
         return self._judge.rule.compare_with_record(
-            self._find_history(suspect), compute_logs([suspect.metric, *present])
+            self._find_history(suspect), compute_loss_logs([suspect.metric, *present])
         )
 
     def _replace_metric(self, suspect: Verdict, present: Sequence[Metric], history: History) -> Verdict:
         """The suspect with the metric of several launches."""
         metric = merge_launches(present)
-        loss = compute_log(metric.value, metric.better) - history.center
-        return replace(suspect, metric=metric, launches=len(present), change=convert_loss(loss, metric.better))
+        loss = compute_loss_log(metric.value, metric.better) - history.center
+        return replace(
+            suspect, metric=metric, launches=len(present), change=convert_loss_to_change(loss, metric.better)
+        )
 
     def _is_gross(self, verdict: Verdict) -> bool:
         """Whether a loss is beyond what machines of one kind differ by, or below the model's floor.
@@ -240,7 +244,7 @@ class SuspectJudge:
         """
         history, stored = self._find_history(verdict), verdict.baseline
         assert stored is not None
-        loss = compute_log(verdict.metric.value, stored.better) - history.center
+        loss = compute_loss_log(verdict.metric.value, stored.better) - history.center
         if not history.known and self._judge.rule.is_gross(history, history.center + loss):
             return True
         said = self._judge.expectations.opinion(verdict)
@@ -256,5 +260,5 @@ class SuspectJudge:
 
     def _is_halved(self, verdict: Verdict) -> bool:
         assert verdict.baseline is not None
-        loss = compute_log(verdict.metric.value, verdict.baseline.better) - self._find_history(verdict).center
+        loss = compute_loss_log(verdict.metric.value, verdict.baseline.better) - self._find_history(verdict).center
         return loss > HALF

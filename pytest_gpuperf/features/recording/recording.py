@@ -10,7 +10,7 @@ from pytest_gpuperf.baselines.merge import UpdatePolicy
 from pytest_gpuperf.baselines.provenance import read_commit, stamp
 from pytest_gpuperf.baselines.recorded import Launch, RecordedTest
 from pytest_gpuperf.baselines.schema import Baselines
-from pytest_gpuperf.baselines.storage import make_journal_path, make_storage
+from pytest_gpuperf.baselines.storage import make_recording_journal_path, make_storage
 from pytest_gpuperf.features.recording.journal import Entry, Journal, RecordingPlan, require_same_software
 from pytest_gpuperf.features.recording.options import RecordingOptions
 from pytest_gpuperf.features.recording.saving import Saved, save
@@ -46,7 +46,7 @@ class Recording:
             rootpath: of the checkout whose commit is measured.
         """
         self._storage = make_storage(options.baselines)
-        self.journal_path = make_journal_path(options.baselines, machine.key)
+        self.journal_path = make_recording_journal_path(options.baselines, machine.key)
         """The journal of what was measured so far."""
         self._machine = machine
         self._options = recorded

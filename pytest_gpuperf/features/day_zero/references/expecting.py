@@ -7,12 +7,12 @@ from functools import cached_property
 
 from pytest_gpuperf.features.day_zero.model.expecting import predict_scaled
 from pytest_gpuperf.features.day_zero.model.rates import Rates
-from pytest_gpuperf.features.day_zero.references.shelf import Known, Shelf, parse_ranks
+from pytest_gpuperf.features.day_zero.references.shelf import Known, Shelf, parse_rank_count
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.figures.student import upper_quantile
 from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.rule import SEEN, Policy, Rule
-from pytest_gpuperf.verdicts.shares import compute_log
+from pytest_gpuperf.verdicts.shares import compute_loss_log
 
 
 class Expecting:
@@ -49,7 +49,7 @@ class Expecting:
         if carried is None:
             return None
         known, center, off = carried
-        source = f"{_describe_source(known)}, carried from {known.ranks} ranks to {parse_ranks(test)} by the model"
+        source = f"{_describe_source(known)}, carried from {known.ranks} ranks to {parse_rank_count(test)} by the model"
         return self._hold_against_records(
             metric, known, center, off, f"{source} ({math.expm1(off):.0%} off between recorded ones)"
         )
@@ -60,7 +60,7 @@ class Expecting:
 
     def _hold_against_records(self, metric: Metric, known: Known, center: float, off: float, source: str) -> Opinion:
         least = off + self._rule.find_largest_healthy(known.history)
-        loss = compute_log(metric.value, metric.better) - center
+        loss = compute_loss_log(metric.value, metric.better) - center
         ends = [math.exp(-(center + least)) if metric.better == "higher" else math.exp(center + least)]
         low, high = (ends[0], None) if metric.better == "higher" else (None, ends[0])
         seen = math.expm1(least + upper_quantile(SEEN, math.inf) * self._rule.error(known.history))
@@ -80,7 +80,7 @@ class Expecting:
             return None
         near, far = others[:2]
         here, there, elsewhere = (
-            predict_scaled(metric, ranks, self._rates) for ranks in (parse_ranks(test), near.ranks, far.ranks)
+            predict_scaled(metric, ranks, self._rates) for ranks in (parse_rank_count(test), near.ranks, far.ranks)
         )
         if here is None or there is None or elsewhere is None:
             return None

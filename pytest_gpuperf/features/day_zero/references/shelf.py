@@ -18,7 +18,7 @@ from pytest_gpuperf.features.day_zero.references.schema import Recorded, Referen
 from pytest_gpuperf.figures.comparable import find_mismatch
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.history import History
-from pytest_gpuperf.verdicts.shares import compute_log
+from pytest_gpuperf.verdicts.shares import compute_loss_log
 
 DATA = Path(__file__).parent / "data"
 _RANKS = re.compile(r"\[(\d+)ranks?(?=[-\]])")
@@ -76,14 +76,14 @@ class Shelf:
             return None
         by_ranks = self._find(test, name, metric, body_hash)
         if metric.scope == "gpus":
-            ranks = parse_ranks(test)
+            ranks = parse_rank_count(test)
             return _make_known(ranks, by_ranks.get(ranks, []))
         every = [found for several in by_ranks.values() for found in several]
         return _make_known(next(iter(by_ranks)) if len(by_ranks) == 1 else 0, every)
 
     def others(self, test: str, name: str, metric: Metric, body_hash: str) -> list[Known]:
         """Return what machines tell of a metric in worlds of several ranks, those nearest to its own first."""
-        ranks = parse_ranks(test)
+        ranks = parse_rank_count(test)
         by_ranks = self._find(test, name, metric, body_hash)
         nearest = sorted((count for count in by_ranks if count > 1), key=lambda count: (abs(count - ranks), count))
         return [known for count in nearest if (known := _make_known(count, by_ranks[count])) is not None]
@@ -117,11 +117,11 @@ class Shelf:
             topology = self.references.sources[key].topology
             for test, metrics in tests.items():
                 for name, recorded in metrics.items():
-                    index[_strip_ranks(test), name].append((topology, parse_ranks(test), recorded))
+                    index[_strip_ranks(test), name].append((topology, parse_rank_count(test), recorded))
         return index
 
 
-def parse_ranks(test: str) -> int:
+def parse_rank_count(test: str) -> int:
     """Return the number of ranks that a node id tells; 0 if it tells none."""
     told = _RANKS.search(test)
     return 0 if told is None else int(told.group(1))
@@ -130,7 +130,7 @@ def parse_ranks(test: str) -> int:
 def make_history(found: Sequence[Recorded]) -> History:
     """Sum up launches; the machines of two records are two, also if a GPU is in both."""
     machines = {
-        f"{number} {gpus}": [compute_log(figure, recorded.better) for figure in figures]
+        f"{number} {gpus}": [compute_loss_log(figure, recorded.better) for figure in figures]
         for number, recorded in enumerate(found)
         for gpus, figures in recorded.machines.items()
     }

@@ -40,7 +40,7 @@ def find_clipping(case: Case) -> Cause | None:
     k = next(iter(factors.values()))
     if any(not math.isclose(square, total / k**2, rel_tol=room) for square in used.values()):
         return None
-    ways = list(_yield_ways(case))
+    ways = list(_iterate_ways(case))
     if len(ways) * room > _CHANCE:
         return None
     texts = [text for square, text in ways if math.isclose(square, total / k**2, rel_tol=room)]
@@ -67,7 +67,7 @@ def _is_clipped(value: Value | None) -> bool:
     )
 
 
-def _yield_ways(case: Case) -> Iterator[tuple[float, str]]:
+def _iterate_ways(case: Case) -> Iterator[tuple[float, str]]:
     """Squares of norms in which some parameters count otherwise, the most usual first."""
     sizes = sorted({group.size for group in case.groups if group.size > 1})
     split = [one for one in case.squares if one.is_split]
