@@ -90,7 +90,7 @@ def _all_policies(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
     def changed(x: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = block(x) * 2
-        return made.mul_(3).div_(6)
+        return made.mul_(4).div_(8)  # powers of two: GPUs multiply by the reciprocal
 
     contexts = functools.partial(create_selective_checkpoint_contexts, chosen, allow_cache_entry_mutation=True)
     output: torch.Tensor = checkpoint(changed, x, use_reentrant=False, context_fn=contexts)
