@@ -40,7 +40,7 @@ def describe_cure(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> 
 
 
 def unite(several: Iterable[Mapping[str, Scalar]]) -> dict[str, Scalar]:
-    """What machines tell together whose metrics can be compared: of each fact what the first says that tells it."""
+    """Returns the facts of several comparable machines; each is from the first machine that knows it."""
     facts: dict[str, Scalar] = {}
     for told in several:
         facts |= {name: value for name, value in told.items() if facts.get(name) is None}

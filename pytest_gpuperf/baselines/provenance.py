@@ -24,7 +24,7 @@ MORE_SETTINGS = frozenset(
         "PYTORCH_CUDA_ALLOC_CONF",
     }
 )
-_GIT_TIMEOUT = 10.0  # seconds; no run waits longer for what only tells where its metrics come from
+_GIT_TIMEOUT = 10.0  # seconds; no run waits longer for its commit and its author
 
 
 def read_time() -> str:

@@ -35,7 +35,7 @@ def describe_shift(shift: float | None, verdicts: Sequence[Verdict]) -> list[str
 
 
 def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
-    """What the summary says of a run that asks for less than usual, if a metric was held against its baseline.
+    """Returns the line about a policy that finds less than usual, if the run compared a metric with its baseline.
 
     Args:
         policy: The run's.

@@ -16,7 +16,7 @@ from pytest_gpuperf.hardware.site import Site
 
 
 class CurrentLaunch:
-    """Describes each launch when it begins, and tells those who keep its metrics."""
+    """Describes each launch when it begins, and notifies what keeps its metrics."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class CurrentLaunch:
 
     @property
     def renews(self) -> bool:
-        """Whether the next launch has a parent process of its own: if the host bounds a metric of its tests.
+        """Whether the next launch needs a new parent process, because the host bounds a metric of its tests.
 
         What the host does depends on the addresses of the process that ranks are forked from.
         """

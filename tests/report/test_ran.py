@@ -45,3 +45,8 @@ def test_a_test_that_fails_keeps_what_it_recorded() -> None:
 
 def test_a_test_that_recorded_nothing_has_no_properties() -> None:
     assert taken(told("call")).properties == {}
+
+
+@pytest.mark.parametrize(("counted", "line"), [(0, 1), (3, 4), (None, 0)])
+def test_lines_are_counted_from_one_and_zero_is_unknown(counted: int | None, line: int) -> None:
+    assert taken(told("call", location=("t.py", counted, "test_a"))).line == line

@@ -105,7 +105,7 @@ def _say_undecided(test: Held) -> str:
 
 
 def _reopen_test(test: Held) -> Held:
-    """The test with the metrics that lost, to be decided anew."""
+    """Returns the test with its regressed metrics as suspects again."""
     lost = [verdict for verdict in test.verdicts if verdict.outcome is Outcome.REGRESSED]
     return Held(test.item, test.reports, [replace(one.leave_undecided(Reason.SUSPECT), code=None) for one in lost])
 

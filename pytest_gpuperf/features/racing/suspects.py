@@ -78,7 +78,7 @@ class HeldReports:
             self._held.append(Held(item, reports, verdicts))
         else:
             for report in reports:
-                if verdicts is not None:  # it has failed otherwise; its metrics are told all the same
+                if verdicts is not None:  # the test failed for another reason; reports show its metrics, too
                     report.user_properties += make_verdict_properties(verdicts)
                 item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

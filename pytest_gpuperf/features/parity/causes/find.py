@@ -36,7 +36,7 @@ HYPOTHESES: tuple[tuple[str, Callable[[Case], Cause | None]], ...] = (
     ("statistics of a part", reductions.find_affine),
     ("factors by rank", reductions.by_rank),
     ("padding", content.find_padding),
-    ("draws of its own on each rank", content.find_drawn_apart),
+    ("random numbers that differ between ranks", content.find_drawn_apart),
     ("a wrong count", content.find_miscount),
 )
 
