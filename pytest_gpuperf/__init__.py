@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # Type checkers follow these alone; when the code runs, each feature names what it adds.
+    from pytest_gpuperf.api.perf import Perf
+    from pytest_gpuperf.api.ranks import Ranks
     from pytest_gpuperf.features.adopted.settings import on_ranks as on_ranks
     from pytest_gpuperf.features.parity.census import census as census
     from pytest_gpuperf.features.parity.fixture import Parity as Parity
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from pytest_gpuperf.figures.sweep import Sweep
     from pytest_gpuperf.figures.timing import Timing
     from pytest_gpuperf.figures.work import Exchange, Work
-    from pytest_gpuperf.fixtures.perf import Perf
-    from pytest_gpuperf.fixtures.ranks import Ranks
     from pytest_gpuperf.hardware.device import Health
     from pytest_gpuperf.hardware.nccl_log import NcclLog
     from pytest_gpuperf.ranks.context import Context
@@ -79,11 +79,11 @@ _HOMES = {
     "NcclLog": "hardware.nccl_log",
     "Overlap": "figures.overlap",
     "PatchWarning": "run.patches",
-    "Perf": "fixtures.perf",
+    "Perf": "api.perf",
     "RankDied": "ranks.failures",
     "RankError": "ranks.failures",
     "RankTimeout": "ranks.failures",
-    "Ranks": "fixtures.ranks",
+    "Ranks": "api.ranks",
     "Readings": "figures.readings",
     "Resettable": "timing.stepping",
     "ResultError": "ranks.failures",

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_gpuperf.api.checks import Checks
     from pytest_gpuperf.baselines.recorded import Launch
-    from pytest_gpuperf.fixtures.checks import Checks
     from pytest_gpuperf.hardware.machine import Machine
     from pytest_gpuperf.options import Options
     from pytest_gpuperf.report.annotation import Annotation

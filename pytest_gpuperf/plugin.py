@@ -23,8 +23,8 @@ from pytest_gpuperf.run.garbage import imports_are_spared
 from pytest_gpuperf.run.interrupting import BriefInterrupt, interrupts_are_repeated
 
 if TYPE_CHECKING:
-    from pytest_gpuperf.fixtures.perf import Perf
-    from pytest_gpuperf.fixtures.ranks import Ranks
+    from pytest_gpuperf.api.perf import Perf
+    from pytest_gpuperf.api.ranks import Ranks
 
 _FIXTURES = ("ranks", "perf")
 

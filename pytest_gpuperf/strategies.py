@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 if TYPE_CHECKING:
-    from pytest_gpuperf.fixtures.ranks import Ranks
+    from pytest_gpuperf.api.ranks import Ranks
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """The floating dtypes that gloo and NCCL reduce."""

@@ -37,6 +37,7 @@ settings.load_profile("tests")
 
 LONG = (
     "acceptance/test_command.py",
+    "api/test_ranks_hashes.py",
     "benchmarks/test_against_itself.py",
     "benchmarks/test_judge_resampled.py",
     "benchmarks/test_launch_profile.py",
@@ -49,7 +50,6 @@ LONG = (
     "everywhere/test_meeting.py",
     "everywhere/test_on_hosts.py",
     "faults/",
-    "fixtures/test_ranks_hashes.py",
     "hosts/test_clusters.py",
     "mutating/test_mutating.py",
     "parity/test_right_programs.py",

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from pytest_gpuperf.api.checks import Checks
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.fixtures.checks import Checks
 from pytest_gpuperf.markers import find_scope
 from pytest_gpuperf.report.curves import CURVES, make_curve
 from pytest_gpuperf.report.matrices import MATRICES, make_matrix

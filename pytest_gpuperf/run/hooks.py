@@ -6,10 +6,10 @@ from collections.abc import Generator
 
 import pytest
 
+from pytest_gpuperf.api.checks import Checks
+from pytest_gpuperf.api.perf import Perf
+from pytest_gpuperf.api.ranks import Ranks
 from pytest_gpuperf.baselines.schema import BaselineError
-from pytest_gpuperf.fixtures.checks import Checks
-from pytest_gpuperf.fixtures.perf import Perf
-from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options, add_prefix, is_worker, runs_tests

@@ -10,10 +10,10 @@ from typing import Self
 
 import pytest
 
+from pytest_gpuperf.api.checks import Checks
+from pytest_gpuperf.api.perf import Perf
+from pytest_gpuperf.api.ranks import Ranks
 from pytest_gpuperf.baselines.storage import Storage, make_storage
-from pytest_gpuperf.fixtures.checks import Checks
-from pytest_gpuperf.fixtures.perf import Perf
-from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.options import Options, is_worker

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from pytest_gpuperf import Comparison, Timing
+from pytest_gpuperf.api.perf import MAX_GROUPS, MIN_GROUPS
 from pytest_gpuperf.figures.comparison import ONE_SIDED, ONE_SIDED_OF_A_LOOK, Pair, compute_bounds
 from pytest_gpuperf.figures.conditions import FIT, Gate, Tripped
 from pytest_gpuperf.figures.timing import Link, RankSamples
-from pytest_gpuperf.fixtures.perf import MAX_GROUPS, MIN_GROUPS
 
 NO_LINK = Link(None, "", multicast=False)
 

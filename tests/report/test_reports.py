@@ -105,7 +105,7 @@ def program(ctx): ...
 def brake(monkeypatch):
     tripped = Conditions((Tripped("GPU-1", Gate.POWER_BRAKE),), power_capped=False)
     monkeypatch.setattr("pytest_gpuperf.run.current_ranks.make_conditions", lambda *_: tripped)
-    monkeypatch.setattr("pytest_gpuperf.fixtures.perf.PAUSE", 0.0)
+    monkeypatch.setattr("pytest_gpuperf.api.perf.PAUSE", 0.0)
 
 def test_checked(perf, brake):
     perf.check(time=perf.measure(program).time)

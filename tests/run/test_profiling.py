@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_gpuperf.api.checks import Measured
 from pytest_gpuperf.features.profiling.lines import PROFILES
 from pytest_gpuperf.features.profiling.on_rank import STEPS, WARMUP_STEPS
 from pytest_gpuperf.features.profiling.profiler import ProfileWarning, Profiling, make_file_name
-from pytest_gpuperf.fixtures.checks import Measured
 from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.traces.rank_trace import RankTrace

@@ -14,9 +14,9 @@ from typing import Any, Protocol, TypeAlias
 
 import pytest
 
+from pytest_gpuperf.api.checks import Checks
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.figures.timing import Timing
-from pytest_gpuperf.fixtures.checks import Checks
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.report.properties import read_verdicts
 from pytest_gpuperf.run.launches import find_launch

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_gpuperf.api.ranks import ProgramRunner, Ranks
 from pytest_gpuperf.features.parity.census import Agreement, Census, compare_censuses, digests
 from pytest_gpuperf.features.parity.optimizer_steps import OptimizerSteps
 from pytest_gpuperf.features.parity.records import Kind
-from pytest_gpuperf.fixtures.ranks import ProgramRunner, Ranks
 
 SECTION = "census"
 

@@ -9,6 +9,7 @@ from typing import Any, final
 
 import torch
 
+from pytest_gpuperf.api.ranks import Ranks, require_callable
 from pytest_gpuperf.features.parity.census import Agreement, compare_censuses
 from pytest_gpuperf.features.parity.comparing import Options, compare_held
 from pytest_gpuperf.features.parity.judging import list_groups
@@ -18,7 +19,6 @@ from pytest_gpuperf.features.parity.records import Key, Trace
 from pytest_gpuperf.features.parity.reference import SAMPLES, References, require_reference
 from pytest_gpuperf.features.parity.report import Report
 from pytest_gpuperf.features.parity.step_starts import StepStarts
-from pytest_gpuperf.fixtures.ranks import Ranks, require_callable
 
 
 class ParityError(AssertionError):

@@ -9,8 +9,8 @@ import pytest
 from pytest_gpuperf.options import GROUP
 
 if TYPE_CHECKING:
+    from pytest_gpuperf.api.ranks import Ranks
     from pytest_gpuperf.features.parity.fixture import Parity
-    from pytest_gpuperf.fixtures.ranks import Ranks
     from pytest_gpuperf.run.session import Session
 
 _DEST = "gpuperf_census"

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuperf.api.checks import Checks, Measured
 from pytest_gpuperf.baselines.plain import make_plain
 from pytest_gpuperf.features.profiling.lines import PROFILES
-from pytest_gpuperf.fixtures.checks import Checks, Measured
 from pytest_gpuperf.report.one_line import make_one_line
 from pytest_gpuperf.report.units import format_bytes
 from pytest_gpuperf.run.current_ranks import CurrentRanks

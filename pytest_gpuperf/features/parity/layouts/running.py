@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pytest_gpuperf.api.ranks import Ranks
 from pytest_gpuperf.features.parity.comparing import Options, compare_held
 from pytest_gpuperf.features.parity.layouts.applying import refuse
 from pytest_gpuperf.features.parity.layouts.asked import Layout, Subject
@@ -23,7 +24,6 @@ from pytest_gpuperf.features.parity.layouts.training import SplitError, build, m
 from pytest_gpuperf.features.parity.records import Trace
 from pytest_gpuperf.features.parity.reference import References
 from pytest_gpuperf.features.parity.report import Report
-from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.report.command_error import CommandError
 
 ONE_DEVICE = "one device"
