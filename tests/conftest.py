@@ -38,6 +38,7 @@ settings.load_profile("tests")
 LONG = (
     "acceptance/test_command.py",
     "api/test_ranks_hashes.py",
+    "arms/test_old_code.py",
     "benchmarks/test_against_itself.py",
     "benchmarks/test_judge_resampled.py",
     "benchmarks/test_launch_profile.py",
@@ -49,19 +50,22 @@ LONG = (
     "everywhere/test_launchers.py",
     "everywhere/test_meeting.py",
     "everywhere/test_on_hosts.py",
+    "explaining/test_explaining.py",
     "faults/",
     "hosts/test_clusters.py",
     "mutating/test_mutating.py",
+    "page/test_mutated_results.py",
+    "parity/test_faults.py",
     "parity/test_right_programs.py",
-    "explaining/test_explaining.py",
     "run/test_hash_seed.py",
     "run/test_judged_run.py",
     "run/test_real_races.py",
     "test_adding_a_suite.py",
     "test_features.py",
     "test_wheel.py",
+    "workflow/",
 )
-"""Where tests run whole clusters, races, acceptances or installations: ``make test`` leaves them out."""
+"""Where tests run whole clusters, races, recorded faults or installations: ``make test`` leaves them out."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
