@@ -2,7 +2,9 @@
 
 A feature is a plugin of pytest. It registers its options with ``pytest_addoption``, answers the hooks below, and
 registers what has hooks of pytest's own in ``pytest_gpuperf_begin``. The features of this package are the folders of
-``features``; another distribution adds one with an entry point of the group ``pytest11``.
+``features``; another distribution adds one with an entry point of the group ``pytest11``. A plugin that also works
+without this package marks its hooks with ``pytest.hookimpl(optionalhook=True)``; pytest refuses them otherwise in a run
+with ``-p no:gpuperf``.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
 
     Each has two names: one with the prefix ``--gpuperf-``, and its own unless another plugin or a ``conftest.py`` has
     it. ``--some-name`` sets ``config.option.gpuperf_some_name``. A run begins if the user gives one of them.
+    pytest reads a ``conftest.py`` too late for this hook: it adds options with ``pytest_addoption``.
     """
     raise NotImplementedError
 

@@ -24,7 +24,7 @@ from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.interrupted import Interrupted
-from pytest_gpuperf.report.kinds import KINDS
+from pytest_gpuperf.report.kinds import collect_kinds
 from pytest_gpuperf.report.progress import Measuring, Progress
 from pytest_gpuperf.report.results_file import ResultsFile
 from pytest_gpuperf.report.run_journal import Head, RunJournal
@@ -114,8 +114,7 @@ class Session:
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         reports = not is_worker(config) and (judged is None or judged.reports)
         gathers = options.results is not None or any(config.hook.pytest_gpuperf_needs_results(config=config))
-        added = [kind for kinds in config.hook.pytest_gpuperf_shows() for kind in kinds]
-        kinds = (*KINDS, *sorted(added, key=lambda kind: kind.name))
+        kinds = collect_kinds(config)
         supply = RankSupply(nodes, options, host, leasing, launch)
         ranks = CurrentRanks(supply, nodes, options, packing, launch)
         return cls(

@@ -1,5 +1,6 @@
 """What is left of a run that was killed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -31,7 +32,7 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITHUB_"))}
 
 
-def killed(folder: Path, *more: str) -> None:
+def killed(folder: Path, *more: str, **environ: str) -> None:
     (folder / "test_it.py").write_text(SOURCE)
     command = [
         sys.executable,
@@ -45,7 +46,7 @@ def killed(folder: Path, *more: str) -> None:
         "--gpuperf-json=r.json",
         *more,
     ]
-    with subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL) as run:
+    with subprocess.Popen(command, cwd=folder, env=environment() | environ, stdout=subprocess.DEVNULL) as run:
         ends = time.monotonic() + 60
         journal = make_journal_path(folder / "r.json")
         # xdist's controller hears of it later than the test begins.
@@ -77,6 +78,41 @@ def test_a_killed_run_leaves_what_had_ended_and_names_what_ran(tmp_path: Path, c
     cases = {case.get("name"): [part.tag for part in case] for case in ET.parse(tmp_path / "j.xml").iter("testcase")}
     assert cases == {"test_a": [], "test_b": ["failure"], "test_c": ["failure"]}
     assert (tmp_path / "r.json").exists()
+
+
+FEATURE = """
+from dataclasses import dataclass
+
+from pytest_gpuperf.report.shown import Shown
+from pytest_gpuperf.report.table import Line
+
+@dataclass(frozen=True)
+class Visit:
+    test: str
+
+VISITS = Shown("visits", Visit, lambda visits: [Line(f"{visit['test']} was visited") for visit in visits])
+
+def pytest_gpuperf_shows():
+    return [VISITS]
+
+def pytest_runtest_setup(item):
+    item.user_properties += VISITS.carry([{"test": item.name}])
+"""
+
+
+def test_what_a_feature_of_another_package_shows_is_recovered(tmp_path: Path) -> None:
+    installed = tmp_path / "visiting-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: visiting\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[pytest11]\nvisiting = visiting\n")
+    (tmp_path / "visiting.py").write_text(FEATURE)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    killed(tmp_path, PYTHONPATH=path)
+    result = recovered(tmp_path, PYTHONPATH=path)
+    assert result.returncode == 1, result.stderr
+    assert "\ntest_a was visited\ntest_b was visited\n" in result.stdout
+    shown = json.loads((tmp_path / "r.json").read_text())["shown"]
+    assert shown == {"visits": [{"test": "test_a"}, {"test": "test_b"}]}
 
 
 def test_a_run_that_ended_leaves_no_journal_and_is_not_touched(tmp_path: Path) -> None:

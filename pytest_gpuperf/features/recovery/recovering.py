@@ -13,10 +13,11 @@ import pytest
 from pytest_gpuperf import hooks
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.schema import Baselines
-from pytest_gpuperf.features import iterate_modules, list_shown
+from pytest_gpuperf.features import iterate_modules
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
+from pytest_gpuperf.report.kinds import collect_kinds
 from pytest_gpuperf.report.one_line import make_one_line
 from pytest_gpuperf.report.properties import read_unchecked, read_verdicts
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile, load
@@ -47,28 +48,15 @@ def recover(results: Path, junit: Path | None) -> tuple[list[str], bool]:
         load(results)
         return [f"the run ended by itself: {results} is whole"], True
     kept = read_journal(path)
-    kinds = list_shown()
-    file = ResultsFile(results, kept.head.hardware_key, kept.head.match, kinds=kinds)
-    findings = Findings(kinds)
-    commands = Commands(Path(kept.head.rootpath), Path.cwd(), kept.head.gpus)
-    rootpath = Path(kept.head.rootpath)
-    replay = _Replay(kept, file, kinds)
-    plugins = [
-        replay,
-        file,
-        findings,
-        Summary(lambda verdicts: _format_lines(kept, replay.broken), findings, commands),
-        _Reports(Reported(lambda verdicts: _format_lines(kept, replay.broken), findings, commands, rootpath)),
-    ]
     # Nothing of the repository's own settings: they are of a run that tests, and name options that are not here.
     os.environ.pop("PYTEST_ADDOPTS", None)
-    arguments = ["-c", os.devnull, "--rootdir", str(rootpath), "--noconftest"]
+    arguments = ["-c", os.devnull, "--rootdir", kept.head.rootpath, "--noconftest"]
     arguments += ["-p", "no:gpuperf", "-p", "no:cacheprovider"]
     if junit is not None:
         arguments.append(f"--junitxml={junit.absolute()}")
     # This package has long been imported, and pytest would warn that it cannot rewrite its assertions.
     arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    code = pytest.main(arguments, plugins=plugins)
+    code = pytest.main(arguments, plugins=[_Reporters(results, kept)])
     if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
         raise RunJournalError(
             f"journal {str(path)!r} cannot be replayed: got exit code {code:d} of pytest, which has printed why, "
@@ -93,20 +81,31 @@ def _restore_tuple(report: Mapping[str, Any]) -> dict[str, Any]:
     return {**report, "longrepr": tuple(place) if isinstance(place, list) else place}
 
 
-class _Reports:
-    """Has the features tell of the run as well."""
+class _Reporters:
+    """Registers what collects the reports and tells of them: the core's reporters and those of all features."""
 
-    def __init__(self, reported: Reported) -> None:
-        self._reported = reported
+    def __init__(self, results: Path, kept: Told) -> None:
+        self._results = results
+        self._kept = kept
+
+    def pytest_addhooks(self, pluginmanager: pytest.PytestPluginManager) -> None:
+        """Registers the hooks of features, which other installed packages may answer, and the features themselves."""
+        pluginmanager.add_hookspecs(hooks)
+        for name, feature in iterate_modules("plugin"):
+            pluginmanager.register(feature, f"gpuperf-{name}")
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Registers what tells of it."""
-        plugins = config.pluginmanager
-        plugins.add_hookspecs(hooks)
-        for name, feature in iterate_modules("plugin"):
-            if hasattr(feature, "pytest_gpuperf_reports"):
-                plugins.register(feature, f"gpuperf-{name}")
-        config.hook.pytest_gpuperf_reports(config=config, reported=self._reported)
+        """Registers the reporters, with every kind that tests can show."""
+        kept, kinds = self._kept, collect_kinds(config)
+        rootpath = Path(kept.head.rootpath)
+        file = ResultsFile(self._results, kept.head.hardware_key, kept.head.match, kinds=kinds)
+        findings = Findings(kinds)
+        commands = Commands(rootpath, Path.cwd(), kept.head.gpus)
+        replay = _Replay(kept, file, kinds)
+        reported = Reported(lambda _: _format_lines(kept, replay.broken), findings, commands, rootpath)
+        for reporter in (replay, file, findings, Summary(reported.closing_lines, findings, commands)):
+            config.pluginmanager.register(reporter)
+        config.hook.pytest_gpuperf_reports(config=config, reported=reported)
 
 
 class _Replay:
