@@ -35,21 +35,25 @@ def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
     """Returns options of the feature by name, with what ``addoption`` takes besides ``dest``.
 
     Each has two names: one with the prefix ``--gpuperf-``, and its own unless another plugin or a ``conftest.py`` has
-    it. ``--some-name`` sets ``config.option.gpuperf_some_name``. A run begins if the user gives one of them.
-    pytest reads a ``conftest.py`` too late for this hook: it adds options with ``pytest_addoption``.
+    it. ``--some-name`` sets ``config.option.gpuperf_some_name``. A run begins if the user gives one of them. pytest may
+    take the value of a name that is registered late for a file, and look for the rootdir beside it: add an option whose
+    value is a path with ``pytest_addoption``.
     """
     raise NotImplementedError
 
 
 @pytest.hookspec
 def pytest_gpuperf_is_given(config: pytest.Config) -> bool:
-    """Returns whether the user gave another option or an ini key of the feature, so that a run begins at once."""
+    """Returns whether the user gave another option or an ini key of the feature, so that a run begins at once.
+
+    Other runs begin when pytest collects the first test on ranks.
+    """
     raise NotImplementedError
 
 
 @pytest.hookspec
 def pytest_gpuperf_check_options(config: pytest.Config) -> None:
-    """Refuses options of the feature before anything is made.
+    """Refuses options of the feature when a run begins, before anything is made.
 
     Raises:
         pytest.UsageError: a value that cannot be meant, or options that exclude one another.
@@ -58,7 +62,10 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
 
 @pytest.hookspec(firstresult=True)
 def pytest_gpuperf_needs_one_machine(config: pytest.Config) -> str | None:
-    """Returns why what the user asked of the feature runs on one machine only; None if several nodes are as good."""
+    """Returns why what the user asked of the feature runs on one machine only; None if several nodes are as good.
+
+    It is asked in a run on a cluster.
+    """
 
 
 @pytest.hookspec(firstresult=True)
@@ -74,9 +81,11 @@ def pytest_gpuperf_nodes(config: pytest.Config, options: Options) -> RunNodes | 
     """
 
 
-@pytest.hookspec(firstresult=True)
+@pytest.hookspec
 def pytest_gpuperf_judges(config: pytest.Config, options: Options, machine: Machine) -> Judged | None:
     """Returns who judges the run's metrics, or keeps them; None for the baselines of the machine.
+
+    A run in which two features answer is refused. With ``--smoke`` nobody judges.
 
     Args:
         config: pytest's.
@@ -91,6 +100,8 @@ def pytest_gpuperf_judges(config: pytest.Config, options: Options, machine: Mach
 @pytest.hookspec(firstresult=True)
 def pytest_gpuperf_expects(machine: Machine, policy: Policy) -> Expects | None:
     """Returns what says what is expected of a metric that has no record; None if nothing is.
+
+    Without another answer, references and a model of the hardware say it.
 
     Args:
         machine: of the run.
@@ -134,6 +145,9 @@ def pytest_gpuperf_writes(config: pytest.Config) -> Sequence[Path]:
 def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     """A run begins: something has asked for the plugin. No process has been started for it.
 
+    With pytest-xdist, a run begins in each worker and in the controller. Workers run the tests. The controller has
+    their reports: what needs those is registered in ``pytest_gpuperf_reports``.
+
     Args:
         config: pytest's; what has hooks of its own is registered with its plugin manager.
         run: the parts of the run.
@@ -148,7 +162,10 @@ def pytest_gpuperf_header(config: pytest.Config, run: Session) -> Sequence[str]:
 
 @pytest.hookspec(firstresult=True)
 def pytest_gpuperf_objection(item: pytest.Item) -> str | None:
-    """Returns why a test that the feature has to do with cannot run, which fails it; None if it can."""
+    """Returns why a test that the feature has to do with cannot run, which fails it; None if it can.
+
+    It is asked in the process that runs the test, before each launch of a test that is launched several times.
+    """
 
 
 @pytest.hookspec
@@ -173,7 +190,9 @@ def pytest_gpuperf_measures(item: pytest.Item, checks: Checks) -> None:
 
 @pytest.hookspec
 def pytest_gpuperf_checked(item: pytest.Item, checks: Checks) -> None:
-    """A test's body has ended, and its metrics are about to be judged, recorded or shown.
+    """A test's body has ended well, and its metrics are about to be judged, recorded or shown.
+
+    It is called in the process that runs the test, for each launch of a test that is launched several times.
 
     Args:
         item: the test.
@@ -186,8 +205,9 @@ def pytest_gpuperf_shows() -> Sequence[Shown]:
     """Returns kinds of what tests show besides metrics.
 
     A feature puts the values of a test into its report, for example when its metrics were checked:
-    ``item.user_properties += kind.carry(values)``. The summary prints the kind's lines about all tests of a run, and
-    the results file contains the values.
+    ``item.user_properties += kind.carry(values)``. Values count that the test has when its body has ended, also by an
+    exception. The summary prints the kind's lines about all tests of a run, and the results file contains the values,
+    as that of ``python -m pytest_gpuperf recover`` does. The page of ``--report`` draws those of this package only.
     """
     raise NotImplementedError
 
@@ -195,6 +215,8 @@ def pytest_gpuperf_shows() -> Sequence[Shown]:
 @pytest.hookspec
 def pytest_gpuperf_reports(config: pytest.Config, reported: Reported) -> None:
     """A process has all reports of a run, or of one that was killed; what tells of it is registered now.
+
+    With pytest-xdist this is the controller, which asks for closing lines and annotations, too.
 
     Args:
         config: pytest's.
@@ -210,13 +232,20 @@ def pytest_gpuperf_closing_lines(config: pytest.Config) -> Sequence[str]:
 
 @pytest.hookspec
 def pytest_gpuperf_annotations(config: pytest.Config) -> Sequence[Annotation]:
-    """Returns remarks about lines of source, the most important first, for a service that shows them with the code."""
+    """Returns remarks about lines of source, the most important first, for a service that shows them with the code.
+
+    It is asked in GitHub Actions.
+    """
     raise NotImplementedError
 
 
 @pytest.hookspec
-def pytest_gpuperf_end(run: Session) -> bool:
-    """Writes what the feature has of a run that ends, also one that was interrupted.
+def pytest_gpuperf_end(config: pytest.Config, run: Session) -> bool:
+    """Writes what the feature has of a run that ends, also one that was interrupted, in every process of the run.
+
+    Args:
+        config: pytest's.
+        run: the parts of the run.
 
     Returns:
         Whether all of it could be written; if not, the run fails.

@@ -296,6 +296,24 @@ def _run(config: pytest.Config) -> str | None:
     return str(vars(config)["workerinput"]["testrunuid"]) if is_worker(config) else None
 
 
+def collect_options(plugins: pytest.PytestPluginManager) -> NamedOptions:
+    """Returns the options of all features that are known so far.
+
+    Raises:
+        pytest.UsageError: two features have an option of one name, or a feature has one of the core's.
+    """
+    found: dict[str, Mapping[str, Any]] = {}
+    core = {name for name, _ in _OPTIONS}
+    for name, settings in (item for some in plugins.hook.pytest_gpuperf_options() for item in some.items()):
+        if name in found or name in core:
+            raise pytest.UsageError(
+                f"pytest_gpuperf_options: {name} is an option of {'the core' if name in core else 'two features'}: "
+                "rename it in the plugin that came last, or disable that plugin with -p no:NAME"
+            )
+        found[name] = settings
+    return found
+
+
 def add_options(parser: pytest.Parser, of_features: NamedOptions) -> None:
     """Registers options and ini keys; without the short names of those options that have another.
 
@@ -312,22 +330,29 @@ def add_options(parser: pytest.Parser, of_features: NamedOptions) -> None:
         parser.addini(key, text, default=default)
 
 
-def add_short_options(parser: pytest.Parser, taken: Mapping[str, str], of_features: NamedOptions) -> list[str]:
-    """Registers the short names that nobody else has; returns those that another plugin or a ``conftest.py`` has.
+def add_late_options(parser: pytest.Parser, taken: Mapping[str, str], of_features: NamedOptions) -> list[str]:
+    """Registers options of features that came late, and the short names that nobody else has.
 
-    It is called when all of these have registered theirs, since pytest refuses the second option of one name.
+    It is called when all plugins and ``conftest.py`` files have registered theirs, since pytest refuses the second
+    option of one name.
 
     Args:
         parser: takes them.
         taken: names of options that it has already, with the attribute that each sets.
         of_features: by their short names, what ``addoption`` takes.
+
+    Returns:
+        The short names that another plugin or a ``conftest.py`` has.
     """
     group = parser.getgroup(GROUP)
+    for name, settings in of_features.items():
+        if add_prefix(name) not in taken:
+            group.addoption(add_prefix(name), **{**settings, "dest": _make_dest(name)})
     for name, settings in _share(of_features).items():
         if name not in taken:
             group.addoption(name, **{**settings, "dest": _make_dest(name), "help": f"short for {add_prefix(name)}"})
     others = []
-    for long, attribute in taken.items():  # those of features, too
+    for long, attribute in {**taken, **{add_prefix(name): _make_dest(name) for name in of_features}}.items():
         short = long.replace(_PREFIX, "--", 1)
         if long.startswith(_PREFIX) and taken.get(short, attribute) != attribute:
             others.append(short)
@@ -335,15 +360,15 @@ def add_short_options(parser: pytest.Parser, taken: Mapping[str, str], of_featur
 
 
 def drop_values(words: Sequence[str], args: Sequence[str], of_features: NamedOptions) -> list[str]:
-    """Words that pytest took for files before it knew the short names, less those that are values of these.
+    """Words that pytest took for files before it knew all options, less those that are values of options.
 
     Args:
         words: what it took for files.
         args: the whole command line.
         of_features: by their short names, what ``addoption`` takes.
     """
-    shared = _share(of_features)
-    takes_value = {name for name, settings in shared.items() if not settings.keys() & {"nargs", "action"}}
+    late = {**_share(of_features), **{add_prefix(name): settings for name, settings in of_features.items()}}
+    takes_value = {name for name, settings in late.items() if not settings.keys() & {"nargs", "action"}}
     kept = list(words)
     for name, value in pairwise(args):
         if name in takes_value and value in kept:

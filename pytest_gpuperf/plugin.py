@@ -15,7 +15,7 @@ import pytest
 import pytest_gpuperf.hooks as hooks  # "from pytest_gpuperf" would ask each feature for the name
 from pytest_gpuperf.features import iterate_modules
 from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import NamedOptions, add_options, add_short_options, drop_values, is_given
+from pytest_gpuperf.options import add_late_options, add_options, collect_options, drop_values, is_given
 from pytest_gpuperf.parser_internals import list_registered
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.run.active import OTHERS, SESSION, begin, find_hooks
@@ -38,12 +38,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Registers options and ini keys."""
-    add_options(parser, _collect_options(pluginmanager))
-
-
-def _collect_options(pluginmanager: pytest.PytestPluginManager) -> NamedOptions:
-    """Options of features that have two names."""
-    return {name: settings for some in pluginmanager.hook.pytest_gpuperf_options() for name, settings in some.items()}
+    add_options(parser, collect_options(pluginmanager))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     if not config.getoption("fulltrace", False):
         config.pluginmanager.register(BriefInterrupt(), "gpuperf-brief-interrupt")
-    if is_given(config, _collect_options(config.pluginmanager)) or any(
+    if is_given(config, collect_options(config.pluginmanager)) or any(
         config.hook.pytest_gpuperf_is_given(config=config)
     ):
         begin(config)
@@ -129,12 +124,11 @@ class _PerfLast:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, None, None]:
-    """Registers short names of options once plugins and ``conftest.py`` files have registered theirs."""
-    known = early_config.known_args_namespace
-    of_features = _collect_options(early_config.pluginmanager)
-    known.file_or_dir = drop_values(known.file_or_dir, args, of_features)
+    """Registers what is left of options once all plugins and ``conftest.py`` files are known, and have theirs."""
+    known, plugins = early_config.known_args_namespace, early_config.pluginmanager
+    known.file_or_dir = drop_values(known.file_or_dir, args, collect_options(plugins))
     yield
-    early_config.stash[OTHERS] = add_short_options(parser, list_registered(parser), of_features)
+    early_config.stash[OTHERS] = add_late_options(parser, list_registered(parser), collect_options(plugins))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,6 +12,14 @@ KINDS = (CURVES, MATRICES, SEARCHES)
 
 
 def collect_kinds(config: pytest.Config) -> tuple[Shown, ...]:
-    """Returns the kinds that tests of a run can show, those of features behind those of the core."""
+    """Returns the kinds that tests of a run can show, those of features behind those of the core.
+
+    Raises:
+        pytest.UsageError: two kinds have one name.
+    """
     added = [kind for kinds in config.hook.pytest_gpuperf_shows() for kind in kinds]
-    return (*KINDS, *sorted(added, key=lambda kind: kind.name))
+    found = (*KINDS, *sorted(added, key=lambda kind: kind.name))
+    names = [kind.name for kind in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise pytest.UsageError(f"pytest_gpuperf_shows: two kinds have the name {twice[0]!r}: rename one")
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +31,15 @@ class Shown:
         return f"gpuperf_{self.name}"
 
     def carry(self, values: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-        """Returns the user properties of a test that shows these values; none without values."""
-        return make_json_property(self.where, list(values))
+        """Returns the user properties of a test that shows these values; none without values.
+
+        Raises:
+            FieldError: a value has not the kind's form.
+        """
+        carried = make_json_property(self.where, list(values))
+        for _, text in carried:
+            self.require(json.loads(text), self.where)
+        return carried
 
     def read(self, report: pytest.TestReport) -> list[Mapping[str, Any]]:
         """Returns the values that a report carries.

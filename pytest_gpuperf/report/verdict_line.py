@@ -48,6 +48,8 @@ def format_first_line(verdict: Verdict) -> str:
 def describe_outcome(verdict: Verdict) -> str:
     """Return what became of a metric, in a few words."""
     metric = verdict.metric
+    if verdict.reason is Reason.OWN_WORDS:
+        return verdict.detail.partition("\n")[0]
     match verdict.outcome:
         case Outcome.SAME:
             return f"the same as {_describe_reference(verdict)}"
@@ -94,6 +96,8 @@ def list_details(verdict: Verdict, commands: VerdictCommands) -> list[str]:
         verdict: The verdict.
         commands: Makes the commands of its test.
     """
+    if verdict.reason is Reason.OWN_WORDS:
+        return verdict.detail.splitlines()[1:]
     match verdict.outcome:
         case Outcome.INVALID:
             return ["the measurement is broken"] if verdict.reason is Reason.ABOVE_LIMIT else []

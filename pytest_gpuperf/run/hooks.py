@@ -170,17 +170,17 @@ def runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     number = launch.number if is_perf(item) else None
     session.ranks.begin(item, world_size=world_size(item), launch=number, identity=launch.identity)
     if LACKS in item.stash:
-        pytest.fail(f"--require-gpus: {item.stash[LACKS]}", pytrace=False)
+        raise Ruled(f"--require-gpus: {item.stash[LACKS]}", pytrace=False)
     if (objection := item.config.hook.pytest_gpuperf_objection(item=item)) is not None:
-        pytest.fail(objection, pytrace=False)
+        raise Ruled(objection, pytrace=False)
     if is_perf(item) and session.ranks.current.marker.launcher_env:
-        pytest.fail(
+        raise Ruled(
             "a perf test is measured on a process group of the plugin's, and launcher_env=True leaves "
             "that to the program: drop launcher_env, and use the group that is there",
             pytrace=False,
         )
     if lacks_variants(item):
-        pytest.fail(
+        raise Ruled(
             "a test of a unittest.TestCase cannot run on ranks, since pytest makes no variants of it: "
             "make it a function, or its class one that is no TestCase",
             pytrace=False,
@@ -281,7 +281,7 @@ def sessionfinish(session: pytest.Session) -> None:
     ours = session.config.stash[SESSION]
     # All are written, whatever becomes of another.
     written = [] if ours.results is None else [ours.results.write()]
-    written += session.config.hook.pytest_gpuperf_end(run=ours)
+    written += session.config.hook.pytest_gpuperf_end(config=session.config, run=ours)
     ending = Ending(
         slower=ours.findings.fails_by_environment(fails := ours.options.environment_fails)
         or fails_as_a_whole(ours.judging, fails),

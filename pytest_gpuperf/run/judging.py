@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import pytest
 
 from pytest_gpuperf.baselines.provenance import read_date
 from pytest_gpuperf.figures.metric import Metric
@@ -51,6 +53,20 @@ class Judged:
     """Whether the baselines are read before anything is measured."""
     launches: int = 1
     """How often each perf test runs, each time in fresh processes."""
+
+
+def find_judge(answers: Sequence[Judged]) -> Judged | None:
+    """Returns who judges in the place of the baselines; None if no feature has somebody do it.
+
+    Raises:
+        pytest.UsageError: two features do.
+    """
+    if len(answers) > 1:
+        judges = [f"{type(answer.by).__module__}.{type(answer.by).__qualname__}" for answer in answers]
+        raise pytest.UsageError(
+            f"one feature judges the metrics of a run, got {' and '.join(judges)}: drop the options of all but one"
+        )
+    return answers[0] if answers else None
 
 
 def make_judge(

@@ -35,7 +35,7 @@ from pytest_gpuperf.run.concluding import Concluding
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.gone import SeenTests
-from pytest_gpuperf.run.judging import Judged, Judging, make_judge
+from pytest_gpuperf.run.judging import Judging, find_judge, make_judge
 from pytest_gpuperf.run.launcher_skips import LauncherSkips
 from pytest_gpuperf.run.launches import find_launch
 from pytest_gpuperf.run.left_groups import LeftGroups
@@ -96,7 +96,7 @@ class Session:
             nodes: where the ranks are.
         """
         console, root, machine = Console(config), config.rootpath, nodes.machine
-        judged: Judged | None = config.hook.pytest_gpuperf_judges(config=config, options=options, machine=machine)
+        judged = find_judge(config.hook.pytest_gpuperf_judges(config=config, options=options, machine=machine))
         commands = _make_commands(config, options, nodes)
         host = Pools(
             nodes,
@@ -110,7 +110,7 @@ class Session:
         storage = make_storage(options.baselines)
         launch = _make_launch(config, options, nodes, on_cpus=judged is not None and judged.on_cpus)
         judge = _make_judge(config, options, launch, machine) if judged is None else None
-        judging = judge if judged is None else judged.by
+        judging = judge if judged is None else None if options.smoke else judged.by
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         reports = not is_worker(config) and (judged is None or judged.reports)
         gathers = options.results is not None or any(config.hook.pytest_gpuperf_needs_results(config=config))

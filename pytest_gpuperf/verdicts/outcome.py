@@ -113,3 +113,5 @@ class Reason(Enum):
     """Same: more launches cleared it against the record."""
     NOT_REPRODUCED = "not reproduced"
     """Same: a race cleared it."""
+    OWN_WORDS = "own words"
+    """Any outcome: a feature judged, and the verdict has its words, which are all that reports say of the metric."""

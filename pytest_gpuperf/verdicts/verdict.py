@@ -30,7 +30,8 @@ class Verdict:
     reason: Reason | None = field(default=None, metadata=OPTIONAL)
     """Why the outcome is what it is, if there is more than one way to it."""
     detail: str = field(default="", metadata=OPTIONAL)
-    """Why no race decided, in words, with the cure."""
+    """Why no race decided, in words, with the cure. With the reason OWN_WORDS what happened, and on more lines the
+    details."""
     launches: Count = 1
     """How many launches of the present code the metric is the median of."""
     against: str = field(default="", metadata=OPTIONAL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,8 @@ from pytest_gpuperf import hooks
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.features import iterate_modules
+from pytest_gpuperf.options import add_late_options, collect_options
+from pytest_gpuperf.parser_internals import list_registered
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
@@ -93,6 +95,14 @@ class _Reporters:
         pluginmanager.add_hookspecs(hooks)
         for name, feature in iterate_modules("plugin"):
             pluginmanager.register(feature, f"gpuperf-{name}")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_load_initial_conftests(
+        self, early_config: pytest.Config, parser: pytest.Parser
+    ) -> Generator[None, None, None]:
+        """Registers the options of features, which they may read; nobody gives one."""
+        yield
+        add_late_options(parser, list_registered(parser), collect_options(early_config.pluginmanager))
 
     def pytest_configure(self, config: pytest.Config) -> None:
         """Registers the reporters, with every kind that tests can show."""
