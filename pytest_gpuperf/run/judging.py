@@ -21,7 +21,13 @@ class Judging(Protocol):
     """Judges the metrics of one run."""
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
-        """Returns the verdicts on the metrics of one test."""
+        """Returns the verdicts on the metrics of one test.
+
+        Args:
+            test: node id.
+            body_hash: of the code that the metrics are of.
+            metrics: by name.
+        """
         ...
 
     def list_unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
@@ -46,7 +52,7 @@ class Judged:
     by: Judging | None
     """None if this process only measures."""
     on_cpus: bool = False
-    """Whether metrics of CPUs say how fast something is."""
+    """Whether metrics of CPUs say how fast something is; without GPUs, nobody judges them otherwise."""
     reports: bool = True
     """Whether this process reports; if not, another one does."""
     reads: bool = False
