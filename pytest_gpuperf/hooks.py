@@ -114,7 +114,8 @@ def pytest_gpuperf_bisects(config: pytest.Config, nodes: RunNodes) -> str | None
     """Returns the command that builds an older commit, for the command with ``--bisect`` that a slower test prints.
 
     Returns:
-        Empty if an older commit needs no build; None if the run cannot look for the commit that made a test slower.
+        Empty if an older commit needs no build; None if the feature does not know. Without an answer no command is
+        printed.
     """
 
 
@@ -170,7 +171,7 @@ def pytest_gpuperf_objection(item: pytest.Item) -> str | None:
 
 @pytest.hookspec
 def pytest_gpuperf_launch_begins(config: pytest.Config, launch: Launch) -> None:
-    """Perf tests measure in fresh processes and communicators from now on.
+    """Perf tests measure in fresh processes and communicators from now on, or only try their bodies with ``--smoke``.
 
     Args:
         config: pytest's.
@@ -180,7 +181,7 @@ def pytest_gpuperf_launch_begins(config: pytest.Config, launch: Launch) -> None:
 
 @pytest.hookspec
 def pytest_gpuperf_measures(item: pytest.Item, checks: Checks) -> None:
-    """A perf test is about to measure.
+    """A perf test is about to measure; the launch that it does so in may begin later.
 
     Args:
         item: the test.
@@ -192,7 +193,8 @@ def pytest_gpuperf_measures(item: pytest.Item, checks: Checks) -> None:
 def pytest_gpuperf_checked(item: pytest.Item, checks: Checks) -> None:
     """A test's body has ended well, and its metrics are about to be judged, recorded or shown.
 
-    It is called in the process that runs the test, for each launch of a test that is launched several times.
+    It is called in the process that runs the test, for each launch of a test that is launched several times. The arms
+    of a race are such processes, too: ``run.reports`` of ``pytest_gpuperf_begin`` is false there.
 
     Args:
         item: the test.
@@ -206,8 +208,9 @@ def pytest_gpuperf_shows() -> Sequence[Shown]:
 
     A feature puts the values of a test into its report, for example when its metrics were checked:
     ``item.user_properties += kind.carry(values)``. Values count that the test has when its body has ended, also by an
-    exception. The summary prints the kind's lines about all tests of a run, and the results file contains the values,
-    as that of ``python -m pytest_gpuperf recover`` does. The page of ``--report`` draws those of this package only.
+    exception. The summary prints the kind's lines about all tests of a run, and the results file contains the values.
+    ``python -m pytest_gpuperf recover`` keeps kinds of installed plugins and of those that ``PYTEST_PLUGINS`` names.
+    The page of ``--report`` draws kinds of this package only.
     """
     raise NotImplementedError
 
@@ -248,6 +251,7 @@ def pytest_gpuperf_end(config: pytest.Config, run: Session) -> bool:
         run: the parts of the run.
 
     Returns:
-        Whether all of it could be written; if not, the run fails.
+        Whether all of it could be written; if not, the run fails, and the feature prints why in the summary. What a
+        worker of pytest-xdist returns does not count.
     """
     raise NotImplementedError

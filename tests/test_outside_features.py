@@ -84,6 +84,7 @@ def test_a_judge_of_a_feature_has_its_own_words(tmp_path: Path) -> None:
     assert "time 2.000 s: longer than 1.5 s" in done.text
     assert "  the contract has it" in done.report("test_speed[1rank]")
     assert "baseline" not in done.text
+    assert "with gloo\n" in done.text  # and no word of correctness only
     assert "the window is shut: wait" in done.text
     assert "--full-trace" not in done.text
 
@@ -95,6 +96,21 @@ def test_a_judge_of_a_feature_passes_and_judges_no_smoke(tmp_path: Path) -> None
     assert "1 same" in done.text
     done = run_late(folder, "--gpuperf-limit", "1.5", "--smoke")
     assert done.outcomes == {"test_speed[1rank]": "PASSED"}
+    assert "with gloo; correctness only\n" in done.text
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"), [("raise OSError('no room')", "raised OSError: no room (/"), ("return False", "")]
+)
+def test_a_feature_that_cannot_write_fails_the_run_and_nothing_else(tmp_path: Path, ends: str, said: str) -> None:
+    feature = f"def pytest_gpuperf_end():\n    {ends}"
+    tests = f"{TESTS}\ndef test_wrong(): assert 0, 'so it is'"
+    folder = write(tmp_path, {"conftest.py": feature, "test_it.py": tests})
+    done = run_pytest(folder, "--smoke", "--gpuperf-json=r.json")
+    assert "so it is" in done.report("test_wrong")
+    assert said in done.text
+    assert "results of 1 metric written" in done.text
+    assert run_pytest(folder, "--smoke", "-k=speed").result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_only_one_feature_judges(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ class Machine:
     def describe(self) -> str:
         """One line for the header of a run."""
         if not self.gpus:
-            return f"ranks run on {len(os.sched_getaffinity(0))} CPU cores with gloo; correctness only"
+            return f"ranks run on {len(os.sched_getaffinity(0))} CPU cores with gloo"
         return f"ranks run on {len(self.gpus)} GPUs with NCCL, hardware key {self.key}"
 
     @classmethod

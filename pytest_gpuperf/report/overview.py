@@ -141,7 +141,7 @@ class Overview:
 def _is_odd(verdict: Verdict) -> bool:
     """Whether the verdict says something of the machine or the code, beyond that a record is missing."""
     if verdict.outcome is Outcome.MISSING:
-        return verdict.reason in (Reason.BELOW, Reason.ABOVE_MODEL)
+        return verdict.reason in (Reason.BELOW, Reason.ABOVE_MODEL, Reason.OWN_WORDS)
     return verdict.outcome not in _CALM
 
 

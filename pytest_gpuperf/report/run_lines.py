@@ -23,7 +23,11 @@ def describe_shift(shift: float | None, verdicts: Sequence[Verdict]) -> list[str
             "in two launches (the median of all metrics): the environment, or a change that slows or speeds up "
             "everything; --against=REF shows which"
         )
-    lost = [verdict for verdict in verdicts if verdict.outcome is Outcome.ENVIRONMENT]
+    lost = [
+        verdict
+        for verdict in verdicts
+        if verdict.outcome is Outcome.ENVIRONMENT and verdict.reason is not Reason.OWN_WORDS
+    ]
     if lost:
         raced = ", ".join(dict.fromkeys(verdict.against for verdict in lost))
         differs = {name: change for verdict in lost for name, change in verdict.differs.items()}

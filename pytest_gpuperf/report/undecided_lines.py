@@ -59,6 +59,8 @@ def _describe_cure(verdict: Verdict) -> str:
             why = " ".join(verdict.detail.split())
             record = "" if is_unraced(verdict) else "; or record these GPUs with --update-baselines=append"
             return f"it could not race: {why}{record}"
+        case Reason.OWN_WORDS:
+            return " ".join(verdict.detail.split())
         case Reason.OPEN:
             return "its launches differ too much: run on a quieter machine, or time a longer step"
         case _:

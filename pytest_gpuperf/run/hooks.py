@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Generator
 
 import pytest
@@ -81,7 +82,9 @@ def report_header(config: pytest.Config) -> list[str]:
     """Reports what ranks run on, and the worst that is wrong with a machine with GPUs."""
     session = config.stash[SESSION]
     config.stash[SHOWN] = True
-    lines = list(session.nodes.header())
+    ranks, *lines = session.nodes.header()
+    judges = session.machine.gpus or session.launch.measured
+    lines.insert(0, ranks if judges else f"{ranks}; correctness only")
     if seed := session.nodes.hash_seed:
         lines.append(f"ranks hash strings with PYTHONHASHSEED={seed}")
     if seeds := session.options.hashes_by_rank:
@@ -281,7 +284,13 @@ def sessionfinish(session: pytest.Session) -> None:
     ours = session.config.stash[SESSION]
     # All are written, whatever becomes of another.
     written = [] if ours.results is None else [ours.results.write()]
-    written += session.config.hook.pytest_gpuperf_end(config=session.config, run=ours)
+    try:
+        written += session.config.hook.pytest_gpuperf_end(config=session.config, run=ours)
+    except Exception as error:  # of a feature: what the tests came to is told all the same
+        written.append(False)
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        what = make_one_line(f"{type(error).__name__}: {error}")
+        ours.console.print_line(f"pytest_gpuperf_end raised {what} ({frame.filename}:{frame.lineno}): the run fails")
     ending = Ending(
         slower=ours.findings.fails_by_environment(fails := ours.options.environment_fails)
         or fails_as_a_whole(ours.judging, fails),

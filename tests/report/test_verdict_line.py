@@ -7,10 +7,12 @@ import pytest
 
 from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
+from pytest_gpuperf.features.page.facts import explain_not_judged
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.run_lines import describe_opinions, describe_shift, run_policy_lines
 from pytest_gpuperf.report.tripped import say_tripped
+from pytest_gpuperf.report.undecided_lines import describe_undecided
 from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.verdicts.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
@@ -461,3 +463,15 @@ def test_a_gpu_of_a_cluster_is_named_with_its_node() -> None:
 def test_the_gates_of_all_gpus_are_named() -> None:
     tripped = [Tripped("GPU-1", Gate.POWER_BRAKE), Tripped("GPU-2", Gate.XID, 48)]
     assert say_tripped(tripped) == "GPU GPU-1: power brake; GPU GPU-2: the driver reported Xid 48"
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_the_words_of_another_judge_are_all_that_is_said(outcome: Outcome) -> None:
+    verdict = replace(RACED, outcome=outcome, reason=Reason.OWN_WORDS, detail="the lab is hot\nopen a window")
+    assert describe(verdict, COMMANDS) == ["busbw 298.0 GB/s: the lab is hot", "open a window"]
+    assert describe_shift(None, [verdict]) == []
+    assert explain_not_judged(verdict) == ""
+    told = describe_undecided([verdict], fails=True)
+    assert told == [
+        "undecided: the lab is hot open a window (1 metric); this fails the run; --undecided=warn lets it pass"
+    ] * (outcome is Outcome.UNDECIDED)

@@ -196,7 +196,7 @@ class Cluster:
     def header(self) -> list[str]:
         """Returns what ranks run on, and a warning if the cluster may be open to anybody."""
         names = ", ".join(member.name for member in self._nodes.members)
-        with_what = f"NCCL, hardware key {self.machine.key}" if self._reserved.gpus else "gloo; correctness only"
+        with_what = f"NCCL, hardware key {self.machine.key}" if self._reserved.gpus else "gloo"
         return [
             f"ranks run on {len(self._nodes.members)} nodes ({names}) with {with_what}",
             token.format_warning(os.environ),

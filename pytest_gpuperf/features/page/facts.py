@@ -84,6 +84,8 @@ def find_points(run: Run, verdict: Verdict) -> Points | None:
 def explain_not_judged(verdict: Verdict) -> str:
     """Return why a figure could not be judged; empty if it was, or if nothing was to be judged."""
     match verdict.outcome, verdict.reason:
+        case _, Reason.OWN_WORDS:
+            return ""
         case Outcome.INVALID, Reason.ABOVE_LIMIT:
             return "better than the hardware allows: the measurement is broken"
         case Outcome.INVALID, _:

@@ -19,7 +19,9 @@ def pytest_gpuperf_holds_gains(config: pytest.Config) -> bool:
 
 @pytest.hookspec
 def pytest_gpuperf_moved(config: pytest.Config, tests: Sequence[Held]) -> None:
-    """All metrics of a judged run are decided; nothing is reported yet of tests with metrics that had moved.
+    """Metrics that had moved are decided, and nothing is reported yet of their tests.
+
+    With ``--against`` these are all tests of the run. With pytest-xdist each worker calls it for its own.
 
     Args:
         config: pytest's.

@@ -86,6 +86,7 @@ def pytest_gpuperf_judges(config: pytest.Config, options: Options, machine: Mach
     return Judged(Contest(machine.key, options.policy, against), on_cpus=True)
 
 
+@pytest.hookimpl(trylast=True)  # another plugin may know how an older commit is built
 def pytest_gpuperf_bisects(config: pytest.Config, nodes: RunNodes) -> str | None:
     """Returns what builds an older commit; None if no commit can be looked for.
 
