@@ -354,7 +354,7 @@ def test_a_test_case_that_is_to_run_on_ranks_fails(pytester: pytest.Pytester) ->
     problem = "a test of a unittest.TestCase cannot run on ranks, since pytest makes no variants of it"
     assert result.outlines.count(f"{problem}: {cure}") == 3
     for name in ("TestOfMarkedClass", "TestMarked", "TestWithRanks"):
-        result.stdout.fnmatch_lines([f"ERROR test_it.py::{name}::test_it - Failed: a test of a unittest.T*"])
+        result.stdout.fnmatch_lines([f"ERROR test_it.py::{name}::test_it - a test of a unittest.T*"])
 
 
 SKIPPED = """
