@@ -101,7 +101,7 @@ def pytest_gpuperf_judges(config: pytest.Config, options: Options, machine: Mach
 def pytest_gpuperf_expects(machine: Machine, policy: Policy) -> Expects | None:
     """Returns what says what is expected of a metric that has no record; None if nothing is.
 
-    Without another answer, references and a model of the hardware say it.
+    If no other plugin answers, references and a model of the hardware do.
 
     Args:
         machine: of the run.
@@ -181,7 +181,7 @@ def pytest_gpuperf_launch_begins(config: pytest.Config, launch: Launch) -> None:
 
 @pytest.hookspec
 def pytest_gpuperf_measures(item: pytest.Item, checks: Checks) -> None:
-    """A perf test is about to measure; the launch that it does so in may begin later.
+    """A perf test is about to measure. Its launch may begin later.
 
     Args:
         item: the test.
@@ -207,10 +207,10 @@ def pytest_gpuperf_shows() -> Sequence[Shown]:
     """Returns kinds of what tests show besides metrics.
 
     A feature puts the values of a test into its report, for example when its metrics were checked:
-    ``item.user_properties += kind.carry(values)``. Values count that the test has when its body has ended, also by an
-    exception. The summary prints the kind's lines about all tests of a run, and the results file contains the values.
-    ``python -m pytest_gpuperf recover`` keeps kinds of installed plugins and of those that ``PYTEST_PLUGINS`` names.
-    The page of ``--report`` draws kinds of this package only.
+    ``item.user_properties += kind.carry(values)``. Only values that the test has when its body ends, also by an
+    exception, count. The summary prints the kind's lines about all tests of a run, and the results file contains the
+    values. ``python -m pytest_gpuperf recover`` keeps kinds of installed plugins and of those that ``PYTEST_PLUGINS``
+    names. The page of ``--report`` draws kinds of this package only.
     """
     raise NotImplementedError
 

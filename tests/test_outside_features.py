@@ -1,4 +1,4 @@
-"""A feature of another package: options whenever it is loaded, a judge with words of its own, kinds that clash."""
+"""Features of other packages: plugins that load late, judges with their own words, and names that clash."""
 
 import os
 from pathlib import Path

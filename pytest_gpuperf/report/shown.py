@@ -34,7 +34,7 @@ class Shown:
         """Returns the user properties of a test that shows these values; none without values.
 
         Raises:
-            FieldError: a value has not the kind's form.
+            FieldError: a value does not have the kind's form.
         """
         carried = make_json_property(self.where, list(values))
         for _, text in carried:

@@ -286,7 +286,9 @@ def sessionfinish(session: pytest.Session) -> None:
     written = [] if ours.results is None else [ours.results.write()]
     try:
         written += session.config.hook.pytest_gpuperf_end(config=session.config, run=ours)
-    except Exception as error:  # of a feature: what the tests came to is told all the same
+    except Exception as error:  # the failure of one feature must not hide the results of the tests
+        if is_worker(session.config):
+            raise  # a worker has no terminal to print it
         written.append(False)
         frame = traceback.extract_tb(error.__traceback__)[-1]
         what = make_one_line(f"{type(error).__name__}: {error}")

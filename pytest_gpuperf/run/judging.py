@@ -25,7 +25,7 @@ class Judging(Protocol):
 
         Args:
             test: node id.
-            body_hash: of the code that the metrics are of.
+            body_hash: hash of the code that was measured.
             metrics: by name.
         """
         ...

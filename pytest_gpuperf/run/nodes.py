@@ -196,7 +196,7 @@ class RunNodes(Nodes, Protocol):
         ...
 
     def header(self) -> Sequence[str]:
-        """Returns lines for pytest's header; empty ones are not printed."""
+        """Returns lines for pytest's header, the first one about what ranks run on; empty ones are not printed."""
         ...
 
     def report(self) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.headline import group_by_test
 from pytest_gpuperf.report.overview import LINES, Overview, describe_smoke
-from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.share import Share
 from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.page.examples import CURVE
@@ -55,6 +55,13 @@ def test_what_is_odd_comes_first_with_the_reason() -> None:
         '    bisect with: pytest "z.py::test_z" --gpus 8 --bisect=7ba55cc',
         "t.py",
     ]
+
+
+def test_what_another_judge_misses_comes_first_in_its_words() -> None:
+    missing = replace(SAME, test="z.py::test_z", outcome=Outcome.MISSING, reason=Reason.OWN_WORDS, detail="no contract")
+    lines = texts(SAME, missing)
+    assert lines[1] == "z.py::test_z"
+    assert lines[3] == "    no contract"
 
 
 def test_a_row_of_the_longest_outcome_stands_in_its_columns() -> None:

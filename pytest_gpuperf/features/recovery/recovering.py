@@ -84,14 +84,14 @@ def _restore_tuple(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Reporters:
-    """Registers what collects the reports and tells of them: the core's reporters and those of all features."""
+    """Registers the reporters of the core and of all features."""
 
     def __init__(self, results: Path, kept: Told) -> None:
         self._results = results
         self._kept = kept
 
     def pytest_addhooks(self, pluginmanager: pytest.PytestPluginManager) -> None:
-        """Registers the hooks of features, which other installed packages may answer, and the features themselves."""
+        """Registers the hooks, which other installed packages may answer too, and the features of this package."""
         pluginmanager.add_hookspecs(hooks)
         for name, feature in iterate_modules("plugin"):
             pluginmanager.register(feature, f"gpuperf-{name}")
@@ -100,7 +100,7 @@ class _Reporters:
     def pytest_load_initial_conftests(
         self, early_config: pytest.Config, parser: pytest.Parser
     ) -> Generator[None, None, None]:
-        """Registers the options of features, which they may read; nobody gives one."""
+        """Registers the options of features, since their reporters may read them."""
         yield
         add_late_options(parser, list_registered(parser), collect_options(early_config.pluginmanager))
 
