@@ -20,7 +20,7 @@ from sphinx.util.docutils import SphinxDirective
 from pytest_gpuperf import __main__ as command_line
 from pytest_gpuperf.features import iterate_modules
 from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import SHARED, NamedOptions, add_options, add_prefix
+from pytest_gpuperf.option_names import SHARED, NamedOptions, add_options, add_prefix
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 
 _ROOT = Path(__file__).resolve().parents[1]

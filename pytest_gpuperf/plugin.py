@@ -15,7 +15,7 @@ import pytest
 import pytest_gpuperf.hooks as hooks  # "from pytest_gpuperf" would ask each feature for the name
 from pytest_gpuperf.features import iterate_modules
 from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import add_late_options, add_options, collect_options, drop_values, is_given
+from pytest_gpuperf.option_names import add_late_options, add_options, collect_options, drop_values, is_given
 from pytest_gpuperf.parser_internals import list_registered
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.run.active import OTHERS, SESSION, begin, find_hooks

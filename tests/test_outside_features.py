@@ -8,7 +8,7 @@ import pytest
 import pytest_gpuperf.features.day_zero.plugin as day_zero
 import pytest_gpuperf.hooks as hooks
 from pytest_gpuperf.baselines.plain import FieldError
-from pytest_gpuperf.options import collect_options
+from pytest_gpuperf.option_names import collect_options
 from pytest_gpuperf.report.curves import CURVES
 from tests.whole_run import WholeRun, environment, run_pytest, write
 

@@ -13,7 +13,8 @@ from pytest_gpuperf.api.ranks import Ranks
 from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.options import Options, add_prefix, is_worker, runs_tests
+from pytest_gpuperf.option_names import add_prefix
+from pytest_gpuperf.options import Options, is_worker, runs_tests
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER
 from pytest_gpuperf.report.one_line import make_one_line

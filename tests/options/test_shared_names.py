@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_gpuperf.options import SHARED
+from pytest_gpuperf.option_names import SHARED
 from pytest_gpuperf.parser_internals import list_registered
 from tests.fake_gpus import without_ranks
 from tests.whole_run import write

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuperf.features.adopted.settings import find_adoption
-from pytest_gpuperf.options import GROUP, ModeAction
+from pytest_gpuperf.option_names import GROUP, ModeAction
 from pytest_gpuperf.ranks.spec import ISOLATIONS
 from pytest_gpuperf.run.active import begin
 

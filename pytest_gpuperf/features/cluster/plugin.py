@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuperf.options import GROUP, is_distributed, read_positive
+from pytest_gpuperf.option_names import GROUP
+from pytest_gpuperf.options import is_distributed, read_positive
 
 if TYPE_CHECKING:
     from pytest_gpuperf.options import Options

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuperf.options import GROUP, is_worker
+from pytest_gpuperf.option_names import GROUP
+from pytest_gpuperf.options import is_worker
 from pytest_gpuperf.parser_internals import list_registered
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuperf.options import GROUP
+from pytest_gpuperf.option_names import GROUP
 
 if TYPE_CHECKING:
     from pytest_gpuperf.api.ranks import Ranks

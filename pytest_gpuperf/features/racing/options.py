@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.options import GROUP
+from pytest_gpuperf.option_names import GROUP
 
 _RACE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     (

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.baselines.mode import LEAST_LAUNCHES, Mode
-from pytest_gpuperf.options import GROUP, ModeAction, is_distributed, parse_gpus
+from pytest_gpuperf.option_names import GROUP, ModeAction
+from pytest_gpuperf.options import is_distributed, parse_gpus
 
 DEFAULT_LAUNCHES = LEAST_LAUNCHES
 _UPDATE, _ACCEPT, _RESUME = "gpuperf_update_baselines", "gpuperf_accept_regression", "gpuperf_resume"

@@ -14,7 +14,7 @@ from pytest_gpuperf import hooks
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.features import iterate_modules
-from pytest_gpuperf.options import add_late_options, collect_options
+from pytest_gpuperf.option_names import add_late_options, collect_options
 from pytest_gpuperf.parser_internals import list_registered
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.findings import Findings
