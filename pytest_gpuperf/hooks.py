@@ -251,7 +251,6 @@ def pytest_gpuperf_end(config: pytest.Config, run: Session) -> bool:
         run: the parts of the run.
 
     Returns:
-        Whether all of it could be written; if not, the run fails, and the feature prints why in the summary. What a
-        worker of pytest-xdist returns does not count.
+        Whether all of it could be written; if not, the run fails, and the feature prints why in the summary.
     """
     raise NotImplementedError

@@ -113,6 +113,23 @@ def test_a_feature_that_cannot_write_fails_the_run_and_nothing_else(tmp_path: Pa
     assert run_pytest(folder, "--smoke", "-k=speed").result.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ("raise OSError('no room')", "pytest_gpuperf_end raised OSError: no room (/"),
+        ("return False", "a feature could not write what it has: the run fails"),
+    ],
+)
+def test_a_feature_that_cannot_write_in_a_worker_fails_the_run(tmp_path: Path, ends: str, said: str) -> None:
+    feature = (
+        f"def pytest_gpuperf_end(config):\n    if not hasattr(config, 'workerinput'):\n        return True\n    {ends}"
+    )
+    folder = write(tmp_path, {"conftest.py": feature, "test_it.py": TESTS})
+    done = run_pytest(folder, "--smoke", "-n1")
+    assert f"gpuperf: gw0: {said}" in done.text
+    assert done.result.ret == pytest.ExitCode.TESTS_FAILED
+
+
 def test_only_one_feature_judges(tmp_path: Path) -> None:
     folder = write(tmp_path, {"judge.py": JUDGE, "test_it.py": TESTS, "conftest.py": SECOND})
     done = run_late(folder, "--limit=1.5")
