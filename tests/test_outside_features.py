@@ -1,6 +1,7 @@
 """Features of other packages: plugins that load late, judges with their own words, and names that clash."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest_gpuperf.hooks as hooks
 from pytest_gpuperf.baselines.plain import FieldError
 from pytest_gpuperf.option_names import collect_options
 from pytest_gpuperf.report.curves import CURVES
+from pytest_gpuperf.report.run_journal import make_journal_path
 from tests.whole_run import WholeRun, environment, run_pytest, write
 
 JUDGE = """
@@ -106,8 +108,10 @@ def test_a_feature_that_cannot_write_fails_the_run_and_nothing_else(tmp_path: Pa
     feature = f"def pytest_gpuperf_end():\n    {ends}"
     tests = f"{TESTS}\ndef test_wrong(): assert 0, 'so it is'"
     folder = write(tmp_path, {"conftest.py": feature, "test_it.py": tests})
-    done = run_pytest(folder, "--smoke", "--gpuperf-json=r.json")
+    done = run_pytest(folder, "--smoke", "--gpuperf-json=r.json", "--report=page.html")
     assert "so it is" in done.report("test_wrong")
+    assert (folder / "page.html").exists()
+    assert not make_journal_path(folder / "r.json").exists()  # or the run would be taken for one that was killed
     assert said in done.text
     assert "results of 1 metric written" in done.text
     assert run_pytest(folder, "--smoke", "-k=speed").result.ret == pytest.ExitCode.TESTS_FAILED
@@ -117,7 +121,7 @@ def test_a_feature_that_cannot_write_fails_the_run_and_nothing_else(tmp_path: Pa
     ("ends", "said"),
     [
         ("raise OSError('no room')", "pytest_gpuperf_end raised OSError: no room (/"),
-        ("return False", "a feature could not write what it has: the run fails"),
+        ("return False", "conftest.py could not write what it has: the run fails"),
     ],
 )
 def test_a_feature_that_cannot_write_in_a_worker_fails_the_run(tmp_path: Path, ends: str, said: str) -> None:
@@ -126,7 +130,7 @@ def test_a_feature_that_cannot_write_in_a_worker_fails_the_run(tmp_path: Path, e
     )
     folder = write(tmp_path, {"conftest.py": feature, "test_it.py": TESTS})
     done = run_pytest(folder, "--smoke", "-n1")
-    assert f"gpuperf: gw0: {said}" in done.text
+    assert re.search(rf"^gpuperf: gw0: .*{re.escape(said)}", done.text, re.M)
     assert done.result.ret == pytest.ExitCode.TESTS_FAILED
 
 

@@ -40,6 +40,14 @@ class Head:
     match: Mapping[str, Scalar]
     gpus: int
     rootpath: Annotated[str, Checked(lambda path: "\0" not in path, "a path")]
+    smoke: bool = field(default=False, metadata=OPTIONAL)
+    """Whether the run only tried bodies."""
+    baselines: str = field(default="", metadata=OPTIONAL)
+    """The folder of the baselines that the command line named; empty if it named none."""
+    nodes: str = field(default="", metadata=OPTIONAL)
+    """What the command line said of other nodes; empty if it said nothing."""
+    delays: int | None = field(default=None, metadata=OPTIONAL)
+    """The seed of the delays of ranks; None if they were not delayed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Generator
 from typing import Any
 
@@ -23,6 +22,7 @@ from pytest_gpuperf.report.properties import forget_properties, make_failure_pro
 from pytest_gpuperf.run.active import OTHERS, SESSION
 from pytest_gpuperf.run.concluding import Ruled
 from pytest_gpuperf.run.exit_status import Ending, exit_status
+from pytest_gpuperf.run.feature_ends import end_features, learn_from_worker
 from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
 from pytest_gpuperf.run.judging import fails_as_a_whole
 from pytest_gpuperf.run.launches import find_launch, identify
@@ -48,9 +48,6 @@ FAILURE = pytest.StashKey[BaseException]()
 """On a perf test that is judged or recorded, and has failed; until it has been torn down."""
 SHOWN = pytest.StashKey[bool]()
 """On the configuration once the header has said what ranks run on."""
-UNWRITTEN = pytest.StashKey[list[str]]()
-"""On the configuration of a run of xdist: what features could not write in its workers."""
-_UNWRITTEN = "gpuperf-unwritten"
 
 
 def begin(config: pytest.Config) -> None:
@@ -287,42 +284,25 @@ def exception_interact(node: pytest.Item | pytest.Collector, call: pytest.CallIn
 def sessionfinish(session: pytest.Session) -> None:
     """Writes the results."""
     ours = session.config.stash[SESSION]
-    # All are written, whatever becomes of another.
-    written = [] if ours.results is None else [ours.results.write()]
-    features_wrote, unsaid = _end_features(session.config, ours)
-    unwritten = [*unsaid, *session.config.stash.get(UNWRITTEN, [])]
-    if is_worker(session.config):
-        vars(session.config)["workeroutput"][_UNWRITTEN] = unwritten
-    else:
-        for line in unwritten:
-            ours.console.print_line(f"{line}: the run fails")
+    results_written = ours.results is None or ours.results.write()
+    features_written, lines = end_features(session.config, ours)
+    for line in lines:
+        ours.console.print_line(f"{line}: the run fails")
     ending = Ending(
         slower=ours.findings.fails_by_environment(fails := ours.options.environment_fails)
         or fails_as_a_whole(ours.judging, fails),
         undecided=ours.options.undecided_fails and ours.findings.undecided,
         unraced=ours.findings.unraced,
-        results_problem=not all(written) or not features_wrote or bool(unwritten),
+        results_problem=not (results_written and features_written),
     )
     if ours.journal is not None:
-        ours.journal.finished = not ending.results_problem
+        ours.journal.finished = results_written
     session.exitstatus = exit_status(session.exitstatus, ending)
 
 
-def _end_features(config: pytest.Config, run: Session) -> tuple[bool, list[str]]:
-    """Has all features write what they have; returns whether they could, and why not if they do not print it."""
-    try:
-        wrote = all(config.hook.pytest_gpuperf_end(config=config, run=run))
-    except Exception as error:  # the failure of one feature must not hide the results of the tests
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        what = make_one_line(f"{type(error).__name__}: {error}")
-        return False, [f"pytest_gpuperf_end raised {what} ({frame.filename}:{frame.lineno})"]
-    return wrote, [] if wrote or not is_worker(config) else ["a feature could not write what it has"]
-
-
 def testnodedown(node: Any) -> None:
-    """Learns what features could not write in a worker of xdist, which prints nothing."""
-    lines = getattr(node, "workeroutput", {}).get(_UNWRITTEN, [])
-    node.config.stash.setdefault(UNWRITTEN, []).extend(f"{node.gateway.id}: {line}" for line in lines)
+    """Learns what became of a worker of xdist."""
+    learn_from_worker(node)
 
 
 def make_ranks(request: pytest.FixtureRequest) -> Ranks:

@@ -150,7 +150,7 @@ class Session:
             seen=seen,
             findings=Findings(kinds),
             results=_make_results(options, machine, kinds) if reports and gathers else None,
-            journal=_make_journal(options.results, config, machine)
+            journal=_make_journal(options.results, commands, machine)
             if reports and options.results is not None
             else None,
             choosing=Choosing(ranks, console.print_line),
@@ -288,8 +288,18 @@ def _make_results(options: Options, machine: Machine, kinds: Sequence[Shown]) ->
     return ResultsFile(options.results, machine.key, machine.match, topology, kinds=kinds, smoke=options.smoke)
 
 
-def _make_journal(path: Path, config: pytest.Config, machine: Machine) -> RunJournal:
-    return RunJournal(path, Head(machine.key, machine.match, len(machine.gpus), str(config.rootpath)))
+def _make_journal(path: Path, commands: Commands, machine: Machine) -> RunJournal:
+    head = Head(
+        machine.key,
+        machine.match,
+        commands.gpus,
+        str(commands.root),
+        smoke=commands.smoke,
+        baselines=commands.baselines,
+        nodes=commands.nodes,
+        delays=commands.delays,
+    )
+    return RunJournal(path, head)
 
 
 def _read_topology(machine: Machine) -> Topology | None:

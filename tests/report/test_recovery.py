@@ -122,6 +122,13 @@ def test_what_a_feature_of_another_package_shows_is_recovered(tmp_path: Path) ->
     assert shown == {"visits": [{"test": "test_a"}, {"test": "test_b"}]}
 
 
+def test_what_the_run_was_told_is_recovered(tmp_path: Path) -> None:
+    killed(tmp_path, "--smoke", "--baselines=theirs")
+    assert read_journal(make_journal_path(tmp_path / "r.json")).head.baselines == "theirs"
+    recovered(tmp_path)
+    assert json.loads((tmp_path / "r.json").read_text())["smoke"]
+
+
 def test_a_run_that_ended_leaves_no_journal_and_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_a(): pass")
     command = [

@@ -106,14 +106,15 @@ class _Reporters:
 
     def pytest_configure(self, config: pytest.Config) -> None:
         """Registers the reporters, with every kind that tests can show."""
-        kept, kinds = self._kept, collect_kinds(config)
-        rootpath = Path(kept.head.rootpath)
-        file = ResultsFile(self._results, kept.head.hardware_key, kept.head.match, kinds=kinds)
+        kept, head, kinds = self._kept, self._kept.head, collect_kinds(config)
+        rootpath = Path(head.rootpath)
+        file = ResultsFile(self._results, head.hardware_key, head.match, kinds=kinds, smoke=head.smoke)
         findings = Findings(kinds)
-        commands = Commands(rootpath, Path.cwd(), kept.head.gpus)
+        commands = Commands(rootpath, Path.cwd(), head.gpus, head.smoke, head.baselines, head.nodes, delays=head.delays)
         replay = _Replay(kept, file, kinds)
         reported = Reported(lambda _: _format_lines(kept, replay.broken), findings, commands, rootpath)
-        for reporter in (replay, file, findings, Summary(reported.closing_lines, findings, commands)):
+        summary = Summary(reported.closing_lines, findings, commands, smoke=head.smoke)
+        for reporter in (replay, file, findings, summary):
             config.pluginmanager.register(reporter)
         config.hook.pytest_gpuperf_reports(config=config, reported=reported)
 
