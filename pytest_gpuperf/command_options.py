@@ -16,3 +16,29 @@ def add_folder(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--baselines", type=Path, default=Path("baselines"), metavar="DIR", help="folder of the baselines (baselines)"
     )
+
+
+def parse_count(text: str) -> int:
+    """Parses a number of 1 or more.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"takes a number of 1 or more, got {text!r}")
+    return int(text)
+
+
+def parse_seconds(text: str) -> float:
+    """Parses seconds, 0 or more.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is something else.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"takes seconds, 0 or more, got {text!r}")
+    return value

@@ -66,8 +66,8 @@ class Packing:
         """
         __tracebackhide__ = True
         entry, args, kwargs = call
+        modules = self._list_by_value()
         with _name_if_it_cannot_be_sent(program):
-            modules = self._list_by_value()
             return payload.dumps((self._stubs.before(entry), args, kwargs), by_value=modules)
 
     def list_packages(self, program: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Set[str]:
@@ -92,12 +92,12 @@ class Packing:
         return modules
 
     def _travels(self, module: ModuleType) -> bool:
-        folder = os.path.dirname(getattr(module, "__file__", None) or "")
-        if folder in self._directories:
+        file = getattr(module, "__file__", None) or ""
+        if os.path.dirname(file) in self._directories:
             return True
         # Under --import-mode=importlib a test's package may be on no path that a rank could import it from.
         # What is installed can be imported, and a virtual environment may well lie below the rootdir.
-        if not folder.startswith(self._root) or folder.startswith(self._installed) or module.__name__ == "__main__":
+        if not file.startswith(self._root) or file.startswith(self._installed) or module.__name__ == "__main__":
             return False
         package = module.__name__.partition(".")[0]
         if self._lacks is not None:

@@ -123,6 +123,8 @@ def test_daemons_and_folders_end_with_a_keeper_that_is_killed(tmp_path: Path) ->
         os.kill(custody._process.pid, signal.SIGKILL)
         with pytest.raises(CustodyError, match=r"^the keeper of this node's processes \(pid \d+\) has ended"):
             await running
+        with pytest.raises(CustodyError, match=r"^the keeper of this node's processes \(pid \d+\) has ended"):
+            await asyncio.wait_for(custody.run("late", ["true"], os.environ, None), 60)
         return int(read_last_lines(output))
 
     assert gone(in_custody(tmp_path, body))

@@ -202,9 +202,12 @@ def test_a_run_inside_of_ray_is_refused(jobs: Jobs) -> None:
     [
         ((), ("true",), "no launcher has started this process: looked for the variables of torchrun: LOCAL_RANK"),
         (("--head=a", "--nodes=2"), (), "no command is given: write it after --, for example `everywhere -- pytest"),
-        (("--nodes=0",), ("true",), "expected a number from 1, got 0"),
-        (("--port=70000",), ("true",), "expected a port from 1 to 65535, got 70000"),
-        (("--wait=-1",), ("true",), "expected a positive number of seconds, got -1"),
+        (("--nodes=0",), ("true",), "argument --nodes: takes a number of 1 or more, got '0'"),
+        (("--nodes=x",), ("true",), "argument --nodes: takes a number of 1 or more, got 'x'"),
+        (("--port=70000",), ("true",), "argument --port: takes a port from 1 to 65535, got '70000'"),
+        (("--port=x",), ("true",), "argument --port: takes a port from 1 to 65535, got 'x'"),
+        (("--wait=-1",), ("true",), "argument --wait: takes seconds, 0 or more, got '-1'"),
+        (("--wait=0",), ("true",), "argument --wait: takes seconds, more than 0, got '0'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(

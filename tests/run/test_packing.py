@@ -31,6 +31,7 @@ def test_what_a_node_lacks_travels_though_this_process_can_import_it(tmp_path: P
         for name in ("only_here", "everywhere", "pytest_gpuperf", "__main__")
     }
     assert travels == {"only_here": True, "everywhere": False, "pytest_gpuperf": False, "__main__": False}
+    assert made._travels(module("only_here", tmp_path / "only_here.py"))
 
 
 def test_installed_suites_travel_to_nodes_that_cannot_import_them(

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuperf.command_options import Commands
+from pytest_gpuperf.command_options import Commands, parse_seconds
 
 SOAK = 30.0
 QUICK_SOAK = 10.0
@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--quick", action="store_true", help="a first look, in a minute and a half")
     parser.add_argument(
         "--soak",
-        type=_parse_seconds,
+        type=parse_seconds,
         metavar="SECONDS",
         help=f"how long results are looked at for silent corruption ({SOAK:g}; {QUICK_SOAK:g} with --quick)",
     )
@@ -63,13 +63,3 @@ def _parse_gpus(text: str) -> int | None:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"takes a number of GPUs or 'auto', got {text!r}")
     return int(text)
-
-
-def _parse_seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"takes seconds, 0 or more, got {text!r}")
-    return value

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 from ray.util import placement_group
 
@@ -146,13 +146,7 @@ class Cluster:
         Raises:
             LaunchError: a node is lost.
         """
-        try:
-            since = time.monotonic()
-            asked = [(member, member.call("site")) for member in self._nodes.members]
-            sites = {member.name: member.result(reference, since=since) for member, reference in asked}
-            return join_site(sites, self.machine.identity)
-        except NodeLostError as error:
-            raise LaunchError(self._nodes.add_cause(str(error))) from None
+        return join_site(self._ask(self._nodes.members, "site"), self.machine.identity)
 
     @property
     def node_names(self) -> dict[str, str]:
@@ -236,14 +230,25 @@ class Cluster:
         return Placement(self._list_gpus(nodes) if wanted.on_gpus else (), nodes)
 
     def lacks(self, package: str) -> bool:
-        """Whether it is installed on fewer than all nodes; what lies in this process's folder is no installation."""
+        """Whether it is installed on fewer than all nodes; what lies in this process's folder is no installation.
+
+        Raises:
+            LaunchError: a node is lost.
+        """
         if self._lacking_of != self._nodes.replaced:
             self._lacking, self._lacking_of = {}, self._nodes.replaced
         if package not in self._lacking:
-            since = time.monotonic()
-            asked = [(member, member.call("has", package, _own_folders())) for member in self._nodes.living]
-            self._lacking[package] = not all(member.result(reference, since=since) for member, reference in asked)
+            self._lacking[package] = not all(self._ask(self._nodes.living, "has", package, _own_folders()).values())
         return self._lacking[package]
+
+    def _ask(self, members: Sequence[Member], method: str, *args: Any) -> dict[str, Any]:
+        """What each member answers, by its name. Raises LaunchError if a node is lost."""
+        try:
+            since = time.monotonic()
+            asked = [(member, member.call(method, *args)) for member in members]
+            return {member.name: member.result(reference, since=since) for member, reference in asked}
+        except NodeLostError as error:
+            raise LaunchError(self._nodes.add_cause(str(error))) from None
 
     def look(self) -> None:
         """Finds out which nodes are lost, and takes in what Ray gave in their place."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import math
 
-from pytest_gpuperf.command_options import Commands
+from pytest_gpuperf.command_options import Commands, parse_count, parse_seconds
 
 
 def add(commands: Commands) -> None:
@@ -20,7 +19,7 @@ def add(commands: Commands) -> None:
     )
     command.set_defaults(run=_run_everywhere, refuse=command.error)
     command.add_argument("--head", metavar="HOST", help="name or address of the first node (the launcher's)")
-    command.add_argument("--nodes", type=_count, metavar="N", help="number of nodes (the launcher's)")
+    command.add_argument("--nodes", type=parse_count, metavar="N", help="number of nodes (the launcher's)")
     command.add_argument("--rank", type=int, metavar="K", help="number of this node; 0 is the first (the launcher's)")
     command.add_argument(
         "--port",
@@ -29,17 +28,25 @@ def add(commands: Commands) -> None:
         help="where the first node listens (one that the job's number gives)",
     )
     command.add_argument(
-        "--wait", type=_parse_seconds, default=120.0, metavar="S", help="seconds in which all nodes must come (120)"
+        "--wait",
+        type=_parse_wait,
+        default=120.0,
+        metavar="S",
+        help="seconds in which all nodes must come (120)",
     )
     command.add_argument(
         "--lost-after",
-        type=_parse_seconds,
+        type=_parse_wait,
         default=30.0,
         metavar="S",
         help="seconds of silence that make a node lost (30)",
     )
     command.add_argument(
-        "--grace", type=_parse_seconds, default=10.0, metavar="S", help="seconds for COMMAND to end if cancelled (10)"
+        "--grace",
+        type=_parse_wait,
+        default=10.0,
+        metavar="S",
+        help="seconds for COMMAND to end if cancelled (10)",
     )
     command.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command, after --")
 
@@ -78,22 +85,14 @@ def _run_everywhere(options: argparse.Namespace) -> int:
     return asyncio.run((lead if first else follow)(settings, os.environ))
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 1, got {text}")
-    return value
-
-
 def _parse_port(text: str) -> int:
-    value = int(text)
-    if not 0 < value < 65536:
-        raise argparse.ArgumentTypeError(f"expected a port from 1 to 65535, got {text}")
-    return value
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"takes a port from 1 to 65535, got {text!r}")
+    return int(text)
 
 
-def _parse_seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text}")
+def _parse_wait(text: str) -> float:
+    value = parse_seconds(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"takes seconds, more than 0, got {text!r}")
     return value

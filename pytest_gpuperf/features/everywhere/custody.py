@@ -69,6 +69,8 @@ class Custody:
         Raises:
             CustodyError: the keeper has ended.
         """
+        if self._reading is not None and self._reading.done():
+            raise self._make_loss()
         ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         self._ended[name] = ended
         file = None if output is None else str(output)
@@ -126,10 +128,11 @@ class Custody:
                 ended.set_result((told["status"], told.get("error", "")))
         for waiting in self._ended.values():
             if not waiting.done():
-                waiting.set_exception(
-                    CustodyError(f"the keeper of this node's processes (pid {self._process.pid}) has ended")
-                )
+                waiting.set_exception(self._make_loss())
         self._ended.clear()
+
+    def _make_loss(self) -> CustodyError:
+        return CustodyError(f"the keeper of this node's processes (pid {self._process.pid}) has ended")
 
 
 def choose_temp_folder(environ: Mapping[str, str]) -> Path:

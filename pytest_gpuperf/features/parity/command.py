@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pytest_gpuperf.command_options import Commands
+from pytest_gpuperf.command_options import Commands, parse_count
 from pytest_gpuperf.features.parity.layouts.asked import Layout, Subject, parse_layout
 from pytest_gpuperf.report.command_error import CommandError
 
@@ -34,7 +34,7 @@ def add(commands: Commands) -> None:
         metavar="LIST",
         help="such as ddp2,fsdp2,tp2,cp2,fsdp2xtp2; the number of ranks follows each axis",
     )
-    parser.add_argument("--steps", type=_count, default=2, metavar="N", help="of the optimizer (2)")
+    parser.add_argument("--steps", type=parse_count, default=2, metavar="N", help="of the optimizer (2)")
     parser.add_argument(
         "--loss",
         default="",
@@ -51,7 +51,7 @@ def add(commands: Commands) -> None:
         metavar="MODULE:PLAN",
         help="plan(model) returns the plan of parallelize_module (derived from pairs of linear layers)",
     )
-    parser.add_argument("--gpus", type=_count, default=0, metavar="N", help="run on N GPUs (gloo ranks on CPUs)")
+    parser.add_argument("--gpus", type=parse_count, default=0, metavar="N", help="run on N GPUs (gloo ranks on CPUs)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the weights (0)")
     parser.add_argument(
         "--timeout", type=float, default=_TIMEOUT, metavar="SECONDS", help=f"of each run ({_TIMEOUT:g})"
@@ -65,7 +65,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("reference", type=Path, metavar="REFERENCE", help="the file of the run on one device")
     parser.add_argument("file", type=Path, metavar="FILE", help="the file of the run on ranks")
     parser.add_argument(
-        "--mesh", type=_mesh, default={}, metavar="AXES", help="such as dp=2,tp=2; the last axis counts fastest"
+        "--mesh", type=_parse_mesh, default={}, metavar="AXES", help="such as dp=2,tp=2; the last axis counts fastest"
     )
     parser.add_argument(
         "--layout",
@@ -75,7 +75,9 @@ def add(commands: Commands) -> None:
         metavar="NAME=LAYOUT",
         help="how ranks hold a tensor, such as 'loss=partial(mean)', if shapes do not say it; may be given again",
     )
-    parser.add_argument("--microbatches", type=_count, default=1, metavar="N", help="into which a rank cuts its batch")
+    parser.add_argument(
+        "--microbatches", type=parse_count, default=1, metavar="N", help="into which a rank cuts its batch"
+    )
     parser.add_argument(
         "--precision", choices=_PRECISIONS, help="what the program computes in, if no output of a module shows it"
     )
@@ -136,13 +138,7 @@ def _parse_layouts(text: str) -> list[Layout]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"takes a number of 1 or more, got {text!r}")
-    return int(text)
-
-
-def _mesh(text: str) -> dict[str, int]:
+def _parse_mesh(text: str) -> dict[str, int]:
     pairs = [one.partition("=") for one in text.split(",")]
     if not all(name and size.isdecimal() and int(size) for name, _, size in pairs):
         raise argparse.ArgumentTypeError(f"takes axes with their sizes, as in dp=2,tp=2, got {text!r}")
