@@ -13,8 +13,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     import torch
     from torch.distributed import ProcessGroup, Store
 

@@ -27,7 +27,6 @@ def gpu(index: int, watts: float = 700.0) -> Gpu:
         compute_capability=(9, 0),
         pci_bus_id=f"00000000:{index:02X}:00.0",
         nvlinks=18,
-        nvlink_version=4,
         power_limit_watts=watts,
     )
 

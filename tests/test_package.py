@@ -102,3 +102,10 @@ def test_a_room_loads_no_other_and_no_reader_before_it_reads(room: str, others: 
     source = f"import sys, {', '.join(modules)}; print([name for name in {others} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", source], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_every_public_name_is_on_the_page_of_the_interface() -> None:
+    public = {*pytest_gpuperf.__all__, *OF_FEATURES}
+    page = (ROOT / "docs" / "reference" / "api.md").read_text()
+    missing = {name for name in public if not re.search(rf"^\.\. auto\w+:: pytest_gpuperf\..*\.{name}$", page, re.M)}
+    assert missing == {"KiB", "MiB", "GiB"}  # numbers

@@ -183,14 +183,18 @@ def join(candidates: Sequence[Baselines]) -> tuple[Baselines, dict[str, str]]:
     return Baselines(candidates[0].hardware_key, match, described, kept), unfit
 
 
-def drop_too_few(candidate: Baselines, least: int = LEAST_LAUNCHES) -> tuple[Baselines, dict[str, str]]:
+def drop_too_few(candidate: Baselines) -> tuple[Baselines, dict[str, str]]:
     """Leaves out the tests of too few launches to be a baseline, and says so of each."""
     counts = {
         test: min(len(metric.launches) for metric in entry.metrics.values())
         for test, entry in candidate.tests.items()
         if entry.metrics
     }
-    few = {test: f"{count} launches, expected at least {least}" for test, count in counts.items() if count < least}
+    few = {
+        test: f"{count} launches, expected at least {LEAST_LAUNCHES}"
+        for test, count in counts.items()
+        if count < LEAST_LAUNCHES
+    }
     return replace(candidate, tests={t: entry for t, entry in candidate.tests.items() if t in counts.keys() - few}), few
 
 

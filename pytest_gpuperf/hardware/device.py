@@ -32,8 +32,6 @@ class Gpu:
     """Spelled one way, so that two of them compare equal."""
     nvlinks: int
     """Active NVLinks."""
-    nvlink_version: int | None
-    """NVLink generation; None without active links, or on an architecture that the data sheets here do not list."""
     power_limit_watts: float | None
 
 

@@ -59,7 +59,7 @@ def _find_distance(devices: Devices, a: Gpu, b: Gpu) -> Distance:
 
 def _compute_nvlink_rate(gpus: Sequence[Gpu], links: Sequence[int]) -> float | None:
     rates = [NVLINK.get(gpu.compute_capability) for gpu in gpus]
-    known = [count * rate.bytes_per_second for count, rate in zip(links, rates, strict=True) if rate is not None]
+    known = [count * rate for count, rate in zip(links, rates, strict=True) if rate is not None]
     return min(known) if len(known) == len(gpus) else None
 
 

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import pynvml
 
-from pytest_gpuperf.hardware.datasheets import NVLINK
 from pytest_gpuperf.hardware.device import (
     SWITCH,
     ClockReason,
@@ -292,8 +291,6 @@ class Nvml:
                 "with nvidia-smi -mig 0, or leave the GPU out of CUDA_VISIBLE_DEVICES"
             )
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-        nvlinks = len(self._list_active_links(handle))
-        rate = NVLINK.get((major, minor)) if nvlinks else None
         milliwatts = self._tell(nvml.nvmlDeviceGetPowerManagementLimit, handle)
         return Gpu(
             uuid=uuid,
@@ -301,8 +298,7 @@ class Nvml:
             memory_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
             compute_capability=(major, minor),
             pci_bus_id=_format_bus_id(nvml.nvmlDeviceGetPciInfo(handle)),
-            nvlinks=nvlinks,
-            nvlink_version=None if rate is None else rate.version,
+            nvlinks=len(self._list_active_links(handle)),
             power_limit_watts=None if milliwatts is None else milliwatts / 1000,
         )
 

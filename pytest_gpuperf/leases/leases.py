@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_gpuperf.leases import claimant
 from pytest_gpuperf.leases.claimant import Claimant
 from pytest_gpuperf.leases.folder import Folder, LeaseError
-from pytest_gpuperf.leases.lease import Lease, SharedLease
+from pytest_gpuperf.leases.lease import Grant, Lease, SharedLease
 from pytest_gpuperf.leases.lock_file import LockFile
 from pytest_gpuperf.leases.memory import RETURN_SECONDS, UsedMemory, await_return, has_memory
 from pytest_gpuperf.leases.queue import Queue, Ticket
@@ -180,6 +180,27 @@ class Leases:
             LeaseError: Where it cannot be written.
         """
         self._residents.stay(resources, holder)
+
+    def give_back(
+        self, grant: Grant | None, staying: Collection[str], holder: str, *, await_memory: bool
+    ) -> tuple[str, ...]:
+        """Ends a grant, and says on which GPUs idle ranks stay.
+
+        Args:
+            grant: None if nothing is held.
+            staying: The GPUs on which idle ranks stay.
+            holder: Whose they are, in words for others.
+            await_memory: Whether ranks on the other GPUs may have ended: their memory takes a moment to come back.
+
+        Returns:
+            The GPUs whose memory did not come back.
+        """
+        with ExitStack() as releasing:
+            if grant is not None:
+                releasing.enter_context(grant)
+            # Before the release: nobody else is to come between, and find nobody who stays.
+            releasing.callback(self.stay, staying, holder)
+            return grant.await_memory(staying) if grant is not None and await_memory else ()
 
     @property
     def staying(self) -> frozenset[str]:

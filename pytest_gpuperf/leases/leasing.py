@@ -101,14 +101,9 @@ class Leasing:
             await_memory: whether processes that were on the other GPUs may have ended: their memory takes a moment to
                 come back.
         """
-        with ExitStack() as releasing:
-            if self._lease is not None:
-                releasing.enter_context(self._lease)
-            # Before the release: nobody else is to come between, and find nobody who stays.
-            releasing.callback(self._leases.stay, staying, self._holder)
-            lease, self._lease = self._lease, None
-            if lease is not None and await_memory and (missing := lease.await_memory(staying)):
-                self._tell(f"memory of ranks that have ended did not come back on {', '.join(missing)}")
+        lease, self._lease = self._lease, None
+        if missing := self._leases.give_back(lease, staying, self._holder, await_memory=await_memory):
+            self._tell(f"memory of ranks that have ended did not come back on {', '.join(missing)}")
 
     def close(self) -> None:
         """Lets go of what is held, once processes that were on it are gone, and of the GPUs' library."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -57,7 +57,7 @@ def _is_ours(value: object) -> bool:
     return isinstance(told, list) and all(isinstance(verdict, dict) and "metric_name" in verdict for verdict in told)
 
 
-def make_json_property(name: str, values: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def make_json_property(name: str, values: Sequence[Any]) -> list[tuple[str, str]]:
     """Return the user property of this name that carries these values as JSON; none without values."""
     return [(name, json.dumps(list(values)))] if values else []
 
@@ -82,7 +82,7 @@ def _list_of(text: object) -> list[Any]:
 
 def make_unchecked_properties(names: Sequence[str]) -> list[tuple[str, str]]:
     """The user properties of a test that did not check these metrics, of which it has baselines."""
-    return [(UNCHECKED_PROPERTY, json.dumps(list(names)))] if names else []
+    return make_json_property(UNCHECKED_PROPERTY, names)
 
 
 def read_unchecked(report: pytest.TestReport) -> list[str]:

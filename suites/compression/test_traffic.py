@@ -3,14 +3,11 @@
 # No postponed annotations here: DistributedDataParallel looks at a hook's, and takes no strings.
 
 import pytest
-import torch
 
 from pytest_gpuperf import Ranks
 from suites.compression.programs import averaging as programs
 from suites.compression.programs.quantized import START
 from suites.compression.test_correctness import QUANTIZERS
-
-Future = torch.futures.Future[torch.Tensor]
 
 SHAPE = (64, 48)
 NUMEL = 3072

@@ -30,14 +30,14 @@ def shares(by_core: Sequence[Sequence[float]]) -> list[float]:
     return [statistics.fmean(window) / max(window) for window in zip(*by_core, strict=True)]
 
 
-def whole_cores(cores: Sequence[Sequence[float]], *, windows: int = WINDOWS) -> list[float]:
+def whole_cores(cores: Sequence[Sequence[float]]) -> list[float]:
     """How many undisturbed cores do the work of all cores, in each window.
 
     The fastest step of any core is taken for that of an undisturbed one. If all cores are held up at the same time, as
     by a quota, the share is still 1, and this number falls.
     """
     fastest = max(1 / (end - start) for times in cores for start, end in itertools.pairwise(times))
-    return [sum(window) / fastest for window in zip(*speeds(cores, windows=windows), strict=True)]
+    return [sum(window) / fastest for window in zip(*speeds(cores), strict=True)]
 
 
 def rates(cores: Sequence[Sequence[float]], nbytes: int, *, windows: int = WINDOWS) -> list[float]:

@@ -60,18 +60,15 @@ DELAYS = Moving(Delay, "__call__", lambda delay: delay.seconds, instead=True)
 
 
 @contextlib.contextmanager
-def moved_by(*moves: Moving, reading: float = 0.0) -> Iterator[None]:
+def moved_by(*moves: Moving) -> Iterator[None]:
     """Within it these calls take seconds of ``time.perf_counter``, and nothing else takes any.
 
     Args:
         moves: the calls.
-        reading: seconds that each reading of the clock takes.
     """
     now = 0.0
 
     def clock() -> float:
-        nonlocal now
-        now += reading
         return now
 
     def timed(move: Moving) -> Callable[..., Any]:

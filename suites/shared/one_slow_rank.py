@@ -49,11 +49,9 @@ class OneSlowRank:
             self.ctx.store.wait([f"arrived {self.passed}"])
 
 
-def with_one_slow_rank(
-    ctx: Context, program: Callable[..., Callable[[], Any]], steps: int, nbytes: int = 1024
-) -> list[Any]:
-    """What so many steps of the program return, which gets its memory of at most so many bytes by ``allocate``."""
-    memory = OneSlowRank(ctx, allocate(ctx, nbytes))
+def with_one_slow_rank(ctx: Context, program: Callable[..., Callable[[], Any]], steps: int) -> list[Any]:
+    """What so many steps of the program return, which gets its memory by ``allocate``."""
+    memory = OneSlowRank(ctx, allocate(ctx, NBYTES))
     memory.wait()
     step = program(ctx, allocate=lambda ctx, nbytes: memory)
     results = [step() for _ in range(steps)]

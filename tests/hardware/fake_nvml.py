@@ -286,6 +286,5 @@ def gpu_of(device: Device) -> Gpu:
         compute_capability=device.compute_capability,
         pci_bus_id=device.bus.upper(),
         nvlinks=len(device.links),
-        nvlink_version=None,
         power_limit_watts=None if device.power_limit_milliwatts is None else device.power_limit_milliwatts / 1000,
     )

@@ -32,7 +32,6 @@ def test_a_gpu_is_described() -> None:
             compute_capability=(9, 0),
             pci_bus_id="00000000:0A:00.0",
             nvlinks=18,
-            nvlink_version=4,
             power_limit_watts=700.0,
         ),
     )
@@ -42,7 +41,7 @@ def test_a_gpu_is_described() -> None:
 def test_what_a_gpu_does_not_support_is_left_out() -> None:
     nvml = FakeNvml([Device("GPU-a", power_limit_milliwatts=None, mig=None)])
     (gpu,) = Nvml(nvml).visible({})
-    assert (gpu.nvlinks, gpu.nvlink_version, gpu.power_limit_watts) == (0, None, None)
+    assert (gpu.nvlinks, gpu.power_limit_watts) == (0, None)
 
 
 def test_links_that_are_down_do_not_count() -> None:

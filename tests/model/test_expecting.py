@@ -195,7 +195,7 @@ def machine(name: str, capability: tuple[int, int], linkage: Linkage, watts: flo
 def test_nvlink_machines_from_v100_to_b200_have_rates(
     name: str, capability: tuple[int, int], links: int, nccl: float
 ) -> None:
-    line = links * NVLINK[capability].bytes_per_second
+    line = links * NVLINK[capability]
     rates = Rates.of(machine(name, capability, Linkage("nvlink", f"nv{links}", line)))
     assert rates.nccl == pytest.approx(nccl)
     assert rates.peak("float16")

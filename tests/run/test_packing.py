@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.run import packing
 
 
@@ -77,3 +78,15 @@ def test_what_is_installed_is_imported_even_below_the_rootdir(
         "no_such_test": True,  # on no path that a rank could import it from
         "pytest_gpuperf": False,
     }
+
+
+def test_a_node_that_is_lost_meanwhile_is_not_the_programs_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(package: str) -> bool:
+        raise LaunchError(f"node gpu-b is lost: {package}")
+
+    monkeypatch.setitem(sys.modules, "only_here", module("only_here", tmp_path / "only_here.py"))
+    with pytest.raises(LaunchError, match=r"^node gpu-b is lost: only_here$") as raised:
+        packing.Packing(tmp_path, lacks).pack((len, ([],), {}), len)
+    assert not hasattr(raised.value, "__notes__")

@@ -35,6 +35,9 @@ LEFT_OUT_AT_FIRST = (
 )
 """Those that a quick acceptance leaves out, too: large and small sizes and one step over the links are measured."""
 
+_LAST_LINES = 12
+"""Lines of a log that a phase which failed shows."""
+
 WORKERS = 8
 """At most so many tests of correctness run at a time."""
 
@@ -150,10 +153,10 @@ def find_results(results: Path) -> Results | None:
         os.close(devnull)
 
 
-def read_tail(log: Path, lines: int = 12) -> str:
+def read_tail(log: Path) -> str:
     """Return the last lines of a log."""
     try:
-        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
     except OSError:
         return ""
 

@@ -77,12 +77,7 @@ class NodeLeases:
             await_memory: whether ranks on the other GPUs may have ended.
         """
         grant, self._grant = self._grant, None
-        with ExitStack() as releasing:
-            if grant is not None:
-                releasing.enter_context(grant)
-            # Before the release: nobody else is to come between, and find nobody who stays.
-            releasing.callback(self._leases.stay, staying, self._holder)
-            return grant.await_memory(staying) if grant is not None and await_memory else ()
+        return self._leases.give_back(grant, staying, self._holder, await_memory=await_memory)
 
     def is_wanted_alone(self) -> bool:
         """Whether another process waits to be alone on a GPU on which the run's ranks stay."""

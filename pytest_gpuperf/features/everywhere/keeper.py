@@ -106,9 +106,9 @@ class Keeper:
             self._control.sendall(json.dumps(what).encode() + b"\n")
 
 
-def end_descendants(timeout: float = _KILL_TIMEOUT) -> bool:
+def end_descendants() -> bool:
     """Kills all that descends from this process, which adopts orphans; return whether nothing is left."""
-    until = time.monotonic() + timeout
+    until = time.monotonic() + _KILL_TIMEOUT
     while time.monotonic() < until:
         for pid in list_children():
             with contextlib.suppress(ProcessLookupError, PermissionError):

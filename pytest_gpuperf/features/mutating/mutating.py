@@ -156,7 +156,7 @@ class Mutating:
     def _mutate(self, items: Sequence[pytest.Item]) -> None:
         began = time.monotonic()
         coverage = Coverage()
-        tests = [test for item in items if (test := self._select_passed(item, coverage)) is not None]
+        tests = [test for item in items if (test := self._select_passed(item)) is not None]
         tests.sort(key=lambda test: test.seconds)
         reached: dict[Site, list[Test]] = {}
         for test in tests:
@@ -185,7 +185,7 @@ class Mutating:
             coverage.seconds = time.monotonic() - began
             self._take(coverage)
 
-    def _select_passed(self, item: pytest.Item, coverage: Coverage) -> Test | None:
+    def _select_passed(self, item: pytest.Item) -> Test | None:
         run = self.runs.get(item.nodeid)
         if run is None or not run.sites or not isinstance(item, pytest.Function):
             return None

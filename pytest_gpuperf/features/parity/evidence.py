@@ -88,7 +88,7 @@ class Evidence:
             later=self._list_later(key, whole),
             squares=self._list_squares(key),
             coarse=self._find_coarse_dtype(record),
-            named=self._name_tensors(key, whole),
+            named=self._name_tensors(key),
             vectors=self._ask.vectors,
             value=value,
             shares=self._scale_shares(shares, whole),
@@ -177,7 +177,7 @@ class Evidence:
         coarse = [dtype for dtype in held if compute_unit(dtype) > compute_unit(record.tensor.dtype) > 0]
         return coarse[0] if coarse else None
 
-    def _name_tensors(self, key: Key, whole: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    def _name_tensors(self, key: Key) -> list[tuple[str, torch.Tensor]]:
         found: list[tuple[str, torch.Tensor]] = []
         for other, record in self._ask.reference.records.items():
             near = other.step in (key.step, key.step - 1) and other.auto is key.auto and not other.kind.is_activation

@@ -64,7 +64,7 @@ class Relaunching:
         measured = [(test, item) for test in tests if is_perf_function(item := found.get(test))]
         measured.sort(key=lambda one: world_size(one[1]) or 0)  # the world, and with it the processes, changes seldom
         clones = [(test, copy_for_launch(item, self._number)) for test, item in measured]
-        results = {test: Measured(problem=self._lack(test, test in found)) for test in tests}
+        results = {test: Measured(problem=self._lack(there=test in found)) for test in tests}
         followers = [clone for _, clone in clones[1:]]
         for (test, clone), following in itertools.zip_longest(clones, followers):
             self._ours = clone
@@ -91,7 +91,7 @@ class Relaunching:
             body_hash=body, software=software, problem=f"it {verb} in its {bad.when}: {describe_problem(bad)}"
         )
 
-    def _lack(self, test: str, there: bool) -> str:
+    def _lack(self, *, there: bool) -> str:
         if there:
             return f"{self.name} has the test, and it is no perf test there"
         return f"{self.name} has no such test"

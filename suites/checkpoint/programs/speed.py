@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +17,6 @@ from pytest_gpuperf import Context, Resettable
 from suites.shared.bits import fill_with_bits, wrong_bits
 
 TENSORS = 8
-
-Arm = Callable[..., Resettable]
 
 
 class Uploads:

@@ -37,7 +37,6 @@ KINDS: Mapping[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
 """Classes and their options; the first two have numbers as tensors without dimensions."""
 
 Make = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
-Told = dict[str, Any]
 
 
 def parameters() -> list[nn.Parameter]:

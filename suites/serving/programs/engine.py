@@ -301,8 +301,3 @@ def serve(engine: Engine, requests: Sequence[Request], clock: Clock | None = Non
             served[name].answer.append(token)
             served[name].times.append(clock.now())
     return served
-
-
-def unfinished(requests: Sequence[Request], served: dict[int, Served]) -> list[int]:
-    """The requests whose answers have another length than was asked for."""
-    return [request.name for request in requests if len(served[request.name].answer) != request.new_tokens]

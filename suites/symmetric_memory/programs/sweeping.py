@@ -16,8 +16,6 @@ from suites.shared.places import addends
 from suites.shared.ring import neighbours, ring, sent_bytes
 from suites.shared.step import Step, StepOf
 
-Program = Callable[..., StepOf]
-
 SUMMED = torch.bfloat16
 
 

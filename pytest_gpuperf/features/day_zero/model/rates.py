@@ -60,7 +60,7 @@ class Rates:
         if linkage is None or line is None:
             return rates
         if linkage.kind == "nvlink":
-            one, whole = table.NCCL_LINK.get(gpu.compute_capability), _link_rate(machine)
+            one, whole = table.NCCL_LINK.get(gpu.compute_capability), NVLINK.get(gpu.compute_capability)
             reached = None if one is None or whole is None else line * one / whole
             return rates.link(reached, "nvlink", f"links between GPUs ({linkage.label.upper()})")
         share = table.NCCL_PCIE if linkage.label in table.DIRECT else table.THROUGH_HOST
@@ -73,11 +73,6 @@ class Rates:
     def peak(self, dtype: str) -> float | None:
         """FLOP/s of the matrix units by the data sheet."""
         return find_peak(self.name, dtype)
-
-
-def _link_rate(machine: Machine) -> float | None:
-    rate = NVLINK.get(machine.gpus[0].compute_capability)
-    return None if rate is None else rate.bytes_per_second
 
 
 def _find_by_name(name: str, values: Mapping[str, float]) -> float | None:

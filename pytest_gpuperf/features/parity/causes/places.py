@@ -67,7 +67,7 @@ def find_moved_blocks(case: Case) -> Cause | None:
             order = _order(held, want, tau, dim, count)
             if order is None or order == list(range(count)):
                 continue
-            return _order_cause(order, dim, n, case)
+            return _describe_order(order, dim, n)
     return _find_interleaved(case, rank)
 
 
@@ -86,7 +86,7 @@ def _order(held: torch.Tensor, want: torch.Tensor, tau: torch.Tensor, dim: int, 
     return order
 
 
-def _order_cause(order: list[int], dim: int, n: int, case: Case) -> Cause | None:
+def _describe_order(order: list[int], dim: int, n: int) -> Cause:
     count = len(order)
     what = "entries" if count == n else "blocks"
     shown = f"{order[:12]}" + (", ..." if count > 12 else "")
