@@ -147,7 +147,7 @@ class Explaining:
         tests = _list_tests(figures)
         more, block = count_most_trials(len(changes)), 4 * self._spending.predict(tests)
         self._say(describe_start(list(changes), len(figures), self._start, block, MOST_BLOCKS, more))
-        with self._open_arms(list_ids(tests)) as arms:
+        with closing(self._open_arms(list_ids(tests))) as arms:
             try:
                 undone, as_it_is = arms.present(variables=_list_recorded(changes)), arms.present()
                 self._race(undone, as_it_is, figures, list(changes), self._is_explained)

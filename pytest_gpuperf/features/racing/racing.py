@@ -133,7 +133,7 @@ class Racing:
                 test.no_race = self._means.cannot
         elif by_commit:
             self._means.vacate()
-            with self._means.open_arms(list_ids(self._held.tests)) as arms:
+            with closing(self._means.open_arms(list_ids(self._held.tests))) as arms:
                 for commit, racing in by_commit.items():
                     self._race(arms, commit, racing)
                 if self._options.bisect:
