@@ -27,8 +27,8 @@ for the rootdir beside files that exist. So this is for no option whose value is
 class ModeAction(argparse.Action):
     """A flag that means ``const``, and the same flag with another mode behind ``=``.
 
-    Each mode is an option string of its own: with nargs="?", argparse would take the path in
-    ``--update-baselines suites`` for a mode. Any other mode is a usage error that lists these.
+    Each mode has its own option string, because argparse with nargs="?" would read the path in
+    ``--update-baselines suites`` as a mode. Any other mode is a usage error that lists these.
     """
 
     def __init__(self, option_strings: list[str], dest: str, **settings: Any) -> None:

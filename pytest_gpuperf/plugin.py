@@ -8,7 +8,7 @@ of xdist reports such a test.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -202,13 +202,6 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector, call: pytest
 def pytest_timeout_set_timer(item: pytest.Item, settings: object) -> bool | None:
     """Tells of the ranks when pytest-timeout's thread method ends a test, and fails that test alone."""
     return run.timeout_set_timer(item, settings) if (run := find_hooks(item.config)) else None
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Learns what features could not write in a worker of xdist."""
-    if run := find_hooks(node.config):
-        run.testnodedown(node)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -14,39 +14,44 @@ if TYPE_CHECKING:
     from pytest_gpuperf.run.session import Session
 
 _HOOK = "pytest_gpuperf_end"
-_OF_WORKERS = pytest.StashKey[list[str]]()
 _FROM_WORKER = "gpuperf-unwritten"
 
 
-def end_features(config: pytest.Config, run: Session) -> tuple[bool, list[str]]:
-    """Has each feature write what it has, whatever becomes of another.
+class FeatureEnds:
+    """Knows what features could not write; a plugin, which workers of xdist tell it too."""
 
-    Returns:
-        Whether all was written, also in workers, and lines about what was not, unless the feature prints them.
-    """
-    plugins = [implementation.plugin for implementation in config.hook.pytest_gpuperf_end.get_hookimpls()]
-    all_written, lines = True, [*config.stash.get(_OF_WORKERS, [])]
-    for plugin in reversed(plugins):  # in the order in which pluggy calls them
-        others = [other for other in plugins if other is not plugin]
-        end = config.pluginmanager.subset_hook_caller(_HOOK, others)
-        try:
-            written = all(end(config=config, run=run))
-        except Exception as error:  # the failure of one feature must hide nothing else
-            written = False
-            lines.append(_describe(error))
-        else:
-            if not written and is_worker(config):  # which has no terminal where the feature could print why
-                lines.append(f"{config.pluginmanager.get_name(plugin)} could not write what it has")
-        all_written = all_written and written
-    if is_worker(config):
-        vars(config)["workeroutput"][_FROM_WORKER] = lines
-    return all_written and not lines, lines
+    def __init__(self) -> None:
+        self._of_workers: list[str] = []
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Learns what features could not write in a worker that has ended."""
+        lines = getattr(node, "workeroutput", {}).get(_FROM_WORKER, [])
+        self._of_workers += [f"{node.gateway.id}: {line}" for line in lines]
 
-def learn_from_worker(node: Any) -> None:
-    """Learns what features could not write in a worker of xdist that has ended."""
-    lines = getattr(node, "workeroutput", {}).get(_FROM_WORKER, [])
-    node.config.stash.setdefault(_OF_WORKERS, []).extend(f"{node.gateway.id}: {line}" for line in lines)
+    def write(self, config: pytest.Config, run: Session) -> tuple[bool, list[str]]:
+        """Has each feature write what it has, whatever becomes of another.
+
+        Returns:
+            Whether all was written, also in workers, and lines about what was not, unless the feature prints them.
+        """
+        plugins = [implementation.plugin for implementation in config.hook.pytest_gpuperf_end.get_hookimpls()]
+        all_written, lines = True, [*self._of_workers]
+        for plugin in reversed(plugins):  # in the order in which pluggy calls them
+            others = [other for other in plugins if other is not plugin]
+            end = config.pluginmanager.subset_hook_caller(_HOOK, others)
+            try:
+                written = all(end(config=config, run=run))
+            except Exception as error:  # the failure of one feature must hide nothing else
+                written = False
+                lines.append(_describe(error))
+            else:
+                if not written and is_worker(config):  # which has no terminal where the feature could print why
+                    lines.append(f"{config.pluginmanager.get_name(plugin)} could not write what it has")
+            all_written = all_written and written
+        if is_worker(config):
+            vars(config)["workeroutput"][_FROM_WORKER] = lines
+        return all_written and not lines, lines
 
 
 def _describe(error: Exception) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,6 @@ from pytest_gpuperf.report.properties import forget_properties, make_failure_pro
 from pytest_gpuperf.run.active import OTHERS, SESSION
 from pytest_gpuperf.run.concluding import Ruled
 from pytest_gpuperf.run.exit_status import Ending, exit_status
-from pytest_gpuperf.run.feature_ends import end_features, learn_from_worker
 from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
 from pytest_gpuperf.run.judging import fails_as_a_whole
 from pytest_gpuperf.run.launches import find_launch, identify
@@ -285,7 +283,7 @@ def sessionfinish(session: pytest.Session) -> None:
     """Writes the results."""
     ours = session.config.stash[SESSION]
     results_written = ours.results is None or ours.results.write()
-    features_written, lines = end_features(session.config, ours)
+    features_written, lines = ours.feature_ends.write(session.config, ours)
     for line in lines:
         ours.console.print_line(f"{line}: the run fails")
     ending = Ending(
@@ -298,11 +296,6 @@ def sessionfinish(session: pytest.Session) -> None:
     if ours.journal is not None:
         ours.journal.finished = results_written
     session.exitstatus = exit_status(session.exitstatus, ending)
-
-
-def testnodedown(node: Any) -> None:
-    """Learns what became of a worker of xdist."""
-    learn_from_worker(node)
 
 
 def make_ranks(request: pytest.FixtureRequest) -> Ranks:

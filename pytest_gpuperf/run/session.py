@@ -34,6 +34,7 @@ from pytest_gpuperf.run.choosing import Choosing
 from pytest_gpuperf.run.concluding import Concluding
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_ranks import CurrentRanks
+from pytest_gpuperf.run.feature_ends import FeatureEnds
 from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging, find_judge, make_judge
 from pytest_gpuperf.run.launcher_skips import LauncherSkips
@@ -74,6 +75,7 @@ class Session:
     summary: SummaryLines
     seen: SeenTests
     findings: Findings
+    feature_ends: FeatureEnds
     results: ResultsFile | None
     """None unless this process gathers the results, for a file or for a feature."""
     journal: RunJournal | None
@@ -149,6 +151,7 @@ class Session:
             ),
             seen=seen,
             findings=Findings(kinds),
+            feature_ends=FeatureEnds(),
             results=_make_results(options, machine, kinds) if reports and gathers else None,
             journal=_make_journal(options.results, commands, machine)
             if reports and options.results is not None
@@ -164,6 +167,7 @@ class Session:
         plugins = config.pluginmanager
         plugins.register(self.seen, "gpuperf-seen")
         plugins.register(LeftGroups(), "gpuperf-left-groups")
+        plugins.register(self.feature_ends, "gpuperf-feature-ends")
         if self.results is not None:
             plugins.register(self.results, "gpuperf-results")
         if self.journal is not None:
