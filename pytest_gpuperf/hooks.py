@@ -165,7 +165,8 @@ def pytest_gpuperf_header(config: pytest.Config, run: Session) -> Sequence[str]:
 def pytest_gpuperf_objection(item: pytest.Item) -> str | None:
     """Returns why a test that the feature has to do with cannot run, which fails it; None if it can.
 
-    It is asked in the process that runs the test, before each launch of a test that is launched several times.
+    It is asked in the process that runs the test, before each launch of a test that is launched several times. The
+    number of ranks is ``item.callspec.params["ranks"]``.
     """
 
 
@@ -193,8 +194,9 @@ def pytest_gpuperf_measures(item: pytest.Item, checks: Checks) -> None:
 def pytest_gpuperf_checked(item: pytest.Item, checks: Checks) -> None:
     """A test's body has ended well, and its metrics are about to be judged, recorded or shown.
 
-    It is called in the process that runs the test, for each launch of a test that is launched several times. The arms
-    of a race are such processes, too: ``run.reports`` of ``pytest_gpuperf_begin`` is false there.
+    It is called in the process that runs the test, for each launch of a test that is launched several times. Workers of
+    xdist and the arms of a race are such processes, too. What a test shall carry to the process that has all reports is
+    a kind of ``pytest_gpuperf_shows``.
 
     Args:
         item: the test.
@@ -207,10 +209,10 @@ def pytest_gpuperf_shows() -> Sequence[Shown]:
     """Returns kinds of what tests show besides metrics.
 
     A feature puts the values of a test into its report, for example when its metrics were checked:
-    ``item.user_properties += kind.carry(values)``. Only values that the test has when its body ends, also by an
-    exception, count. The summary prints the kind's lines about all tests of a run, and the results file contains the
-    values. ``python -m pytest_gpuperf recover`` keeps kinds of installed plugins and of those that ``PYTEST_PLUGINS``
-    names. The page of ``--report`` draws kinds of this package only.
+    ``item.user_properties += kind.carry(values)``. Only values that the test gets from its setup on, and has when its
+    body ends, also by an exception, count. The summary prints the kind's lines about all tests of a run, and the
+    results file contains the values. ``python -m pytest_gpuperf recover`` keeps kinds of installed plugins and of those
+    that ``PYTEST_PLUGINS`` names. The page of ``--report`` draws kinds of this package only.
     """
     raise NotImplementedError
 
@@ -246,11 +248,15 @@ def pytest_gpuperf_annotations(config: pytest.Config) -> Sequence[Annotation]:
 def pytest_gpuperf_end(config: pytest.Config, run: Session) -> bool:
     """Writes what the feature has of a run that ends, also one that was interrupted, in every process of the run.
 
+    What is registered in ``pytest_gpuperf_reports`` is called in the one process that has all reports. With
+    ``--collect-only`` nothing is called, so that what an earlier run has written stays.
+
     Args:
         config: pytest's.
         run: the parts of the run.
 
     Returns:
-        Whether all of it could be written; if not, the run fails, and the feature prints why in the summary.
+        Whether all of it could be written; if not, the run fails, and the feature tells why in
+        ``pytest_gpuperf_closing_lines``, which is asked later.
     """
     raise NotImplementedError

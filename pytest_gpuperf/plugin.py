@@ -18,7 +18,7 @@ from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.option_names import add_late_options, add_options, collect_options, drop_values, is_given
 from pytest_gpuperf.parser_internals import list_registered
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
-from pytest_gpuperf.run.active import OTHERS, SESSION, begin, find_hooks
+from pytest_gpuperf.run.active import OTHERS, REPORTS, SESSION, begin, find_hooks
 from pytest_gpuperf.run.garbage import imports_are_spared
 from pytest_gpuperf.run.interrupting import BriefInterrupt, interrupts_are_repeated
 
@@ -50,9 +50,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if is_given(config, collect_options(config.pluginmanager)) or any(
         config.hook.pytest_gpuperf_is_given(config=config)
     ):
-        begin(config)
+        begin(config, collects=False)
     else:
-        config.pluginmanager.register(_Reports(config), "gpuperf-reports")
+        config.pluginmanager.register(_Reports(config), REPORTS)
 
 
 class _Reports:
@@ -67,7 +67,7 @@ class _Reports:
             return
         plugins = self._config.pluginmanager
         had = plugins.get_plugins()
-        begin(self._config)
+        begin(self._config, collects=False)
         # pluggy calls for this report only those that were there when it came.
         plugins.subset_hook_caller("pytest_runtest_logreport", had)(report=report)
 

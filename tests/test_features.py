@@ -121,6 +121,8 @@ def test_a_plugin_outside_of_the_package_is_a_feature(tmp_path: Path) -> None:
     page = (PACKAGE.parent / "docs" / "reference" / "hooks.md").read_text()
     example = page.partition("```python\n")[2].partition("```")[0]
     folder = write(tmp_path, {"conftest.py": example, "test_it.py": TESTS, "pytest.ini": "[pytest]\n"})
-    done = run(folder, environment(), "pytest", "--smoke", "--figures-to=figures.txt")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (folder / "figures.txt").read_text() == "test_speed[1rank] time 1.0 s\n"
+    for more in ([], ["-n1"]):
+        done = run(folder, environment(), "pytest", "--smoke", "--figures-to=figures.txt", *more)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert (folder / "figures.txt").read_text() == "test_speed[1rank] time 1.0 s\n"
+        (folder / "figures.txt").unlink()

@@ -71,6 +71,8 @@ SHUT = """
 @pytest.mark.ranks(1)
 def test_shut(perf): pass
 """
+NOTHING_GIVEN = ("-o", "gpuperf_leases=")
+"""Puts the ini key that ``run_pytest`` gives back to its default, so that no run begins by it."""
 
 
 def run_late(folder: Path, *args: str) -> WholeRun:
@@ -102,7 +104,12 @@ def test_a_judge_of_a_feature_passes_and_judges_no_smoke(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("ends", "said"), [("raise OSError('no room')", "raised OSError: no room (/"), ("return False", "")]
+    ("ends", "said"),
+    [
+        ("raise OSError('no room')", "raised OSError: no room (/"),
+        ("import pytest; pytest.fail('no room')", "raised Failed: no room (/"),
+        ("return False", ""),
+    ],
 )
 def test_a_feature_that_cannot_write_fails_the_run_and_nothing_else(tmp_path: Path, ends: str, said: str) -> None:
     feature = f"def pytest_gpuperf_end():\n    {ends}"
@@ -132,6 +139,39 @@ def test_a_feature_that_cannot_write_in_a_worker_fails_the_run(tmp_path: Path, e
     done = run_pytest(folder, "--smoke", "-n1")
     assert re.search(rf"^gpuperf: gw0: .*{re.escape(said)}", done.text, re.M)
     assert done.result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_what_does_not_run_replaces_nothing_that_was_written(tmp_path: Path) -> None:
+    feature = "def pytest_gpuperf_end(): raise OSError('asked')"
+    folder = write(tmp_path, {"conftest.py": feature, "test_it.py": TESTS, "r.json": "whole", "r.json.journal": "kept"})
+    done = run_pytest(folder, "--smoke", "--gpuperf-json=r.json", "--report=page.html", "--collect-only")
+    assert done.result.ret == pytest.ExitCode.OK
+    assert "asked" not in done.text
+    assert ((folder / "r.json").read_text(), (folder / "r.json.journal").read_text()) == ("whole", "kept")
+    assert not (folder / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "given"),
+    [
+        ("'action': 'append'", ["--tag", "a"]),
+        ("'action': 'count'", ["--tag"]),
+        ("'action': 'store_false'", ["--tag"]),
+        ("'type': int, 'default': '2'", ["--tag=3"]),
+    ],
+)
+def test_a_run_begins_if_an_option_of_a_feature_is_given(tmp_path: Path, settings: str, given: list[str]) -> None:
+    feature = f"def pytest_gpuperf_options(): return {{'--tag': {{{settings}}}}}"
+    folder = write(tmp_path, {"judge.py": feature, "test_it.py": "def test_it(): pass"})
+    assert "gpuperf: ranks" not in run_late(folder, *NOTHING_GIVEN).text
+    assert "gpuperf: ranks" in run_late(folder, *NOTHING_GIVEN, *given).text
+
+
+def test_a_run_that_is_refused_while_tests_are_collected_says_why(tmp_path: Path) -> None:
+    feature = "import pytest\ndef pytest_gpuperf_check_options(): raise pytest.UsageError('no such project')"
+    done = run_pytest(write(tmp_path, {"conftest.py": feature, "test_it.py": TESTS}), *NOTHING_GIVEN)
+    assert done.result.ret == pytest.ExitCode.INTERRUPTED
+    assert re.search(r"^_+ ERROR collecting test_it.py _+\nno such project\n=", done.text, re.M)
 
 
 def test_only_one_feature_judges(tmp_path: Path) -> None:
@@ -180,5 +220,5 @@ def test_kinds_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_value_of_another_form_is_refused_where_it_is_shown() -> None:
-    with pytest.raises(FieldError, match=r"^gpuperf_curves\[0\]: got \['test'\], expected a key"):
+    with pytest.raises(FieldError, match=r"^gpuperf_shown_curves\[0\]: got \['test'\], expected a key"):
         CURVES.carry([{"test": "t"}])

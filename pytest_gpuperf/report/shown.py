@@ -28,7 +28,7 @@ class Shown:
     @property
     def where(self) -> str:
         """The user property of a report that carries the values of a test, as a list in JSON."""
-        return f"gpuperf_{self.name}"
+        return f"gpuperf_shown_{self.name}"
 
     def carry(self, values: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
         """Returns the user properties of a test that shows these values; none without values.

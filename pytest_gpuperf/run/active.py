@@ -15,13 +15,29 @@ SESSION: pytest.StashKey[Session] = pytest.StashKey()
 OTHERS = pytest.StashKey[list[str]]()
 """Short names of our options that another plugin has, or a ``conftest.py``."""
 
+REPORTS = "gpuperf-reports"
+"""Name of the plugin that begins the run of a process without tests, at the first report of a test on ranks."""
 
-def begin(config: pytest.Config) -> ModuleType:
-    """Returns the hooks of the run, which begins with the first call."""
+
+def begin(config: pytest.Config, *, collects: bool = True) -> ModuleType:
+    """Returns the hooks of the run, which begins with the first call.
+
+    Args:
+        config: pytest's.
+        collects: whether pytest collects, so that the error of the module that began it must say why it is refused.
+
+    Raises:
+        pytest.UsageError: the run is refused; a CollectError if pytest collects.
+    """
     from pytest_gpuperf.run import hooks
 
     if SESSION not in config.stash:
-        hooks.begin(config)
+        try:
+            hooks.begin(config)
+        except pytest.UsageError as error:
+            if not collects:
+                raise
+            raise pytest.Collector.CollectError(str(error)) from error
     return hooks
 
 

@@ -42,7 +42,8 @@ class FeatureEnds:
             end = config.pluginmanager.subset_hook_caller(_HOOK, others)
             try:
                 written = all(end(config=config, run=run))
-            except Exception as error:  # the failure of one feature must hide nothing else
+            # The failure of one feature must hide nothing else, and what pytest.fail raises is no Exception.
+            except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
                 written = False
                 lines.append(_describe(error))
             else:
@@ -54,7 +55,7 @@ class FeatureEnds:
         return all_written and not lines, lines
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     what = make_one_line(f"{type(error).__name__}: {error}")
     return f"{_HOOK} raised {what} ({frame.filename}:{frame.lineno})"

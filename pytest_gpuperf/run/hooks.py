@@ -280,7 +280,9 @@ def exception_interact(node: pytest.Item | pytest.Collector, call: pytest.CallIn
 
 
 def sessionfinish(session: pytest.Session) -> None:
-    """Writes the results."""
+    """Writes the results, unless no test was to run: then what an earlier run has written stays."""
+    if not runs_tests(session.config):
+        return
     ours = session.config.stash[SESSION]
     results_written = ours.results is None or ours.results.write()
     features_written, lines = ours.feature_ends.write(session.config, ours)

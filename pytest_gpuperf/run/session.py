@@ -16,7 +16,7 @@ from pytest_gpuperf.api.ranks import Ranks
 from pytest_gpuperf.baselines.storage import Storage, make_storage
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.topology import Topology
-from pytest_gpuperf.options import Options, is_worker
+from pytest_gpuperf.options import Options, is_worker, runs_tests
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED, ForkserverClient
 from pytest_gpuperf.ranks.placement import Capacity
 from pytest_gpuperf.ranks.pools import Pools
@@ -115,7 +115,9 @@ class Session:
         judging = judge if judged is None else None if options.smoke else judged.by
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         reports = not is_worker(config) and (judged is None or judged.reports)
-        gathers = options.results is not None or any(config.hook.pytest_gpuperf_needs_results(config=config))
+        gathers = runs_tests(config) and (
+            options.results is not None or any(config.hook.pytest_gpuperf_needs_results(config=config))
+        )
         kinds = collect_kinds(config)
         supply = RankSupply(nodes, options, host, leasing, launch)
         ranks = CurrentRanks(supply, nodes, options, packing, launch)
@@ -154,7 +156,7 @@ class Session:
             feature_ends=FeatureEnds(),
             results=_make_results(options, machine, kinds) if reports and gathers else None,
             journal=_make_journal(options.results, commands, machine)
-            if reports and options.results is not None
+            if reports and gathers and options.results is not None
             else None,
             choosing=Choosing(ranks, console.print_line),
             launches=1 if judged is None else judged.launches,

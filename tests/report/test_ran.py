@@ -1,9 +1,11 @@
 """What became of each test, as it is gathered from the reports of its phases."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.report.ran import Ran, RanTests
 from tests.report.examples import report
 
@@ -41,6 +43,19 @@ def test_the_last_phase_tells_what_all_recorded() -> None:
 def test_a_test_that_fails_keeps_what_it_recorded() -> None:
     ran = taken(told("call", ("soak sums", 7), outcome="failed", longrepr="AssertionError: 1 != 2"))
     assert (ran.outcome, ran.properties) == ("failed", {"soak sums": 7})
+
+
+def test_a_failure_in_a_worker_of_xdist_says_what_it_says_elsewhere() -> None:
+    worker = SimpleNamespace(
+        workerinfo={"id": "gw0", "sysplatform": "linux", "version_info": (3, 12, 0), "executable": "python"}
+    )
+    place = ("t.py", 3, "test_a")
+    failed = pytest.TestReport(
+        "t.py::test_a", place, {RANKS_KEYWORD: 1}, "failed", "the test checked no metric", "call", node=worker
+    )
+    assert failed.longreprtext.startswith("[gw0] linux")
+    ran = taken(failed)
+    assert ran.reason == ran.text == "the test checked no metric"
 
 
 def test_a_test_that_recorded_nothing_has_no_properties() -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from pytest_gpuperf import hooks
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.schema import Baselines
-from pytest_gpuperf.features import iterate_modules
-from pytest_gpuperf.option_names import add_late_options, collect_options
-from pytest_gpuperf.parser_internals import list_registered
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
@@ -27,6 +23,7 @@ from pytest_gpuperf.report.run_journal import RunJournalError, Told, make_journa
 from pytest_gpuperf.report.shown import Shown
 from pytest_gpuperf.report.terminal import Reported, Summary
 from pytest_gpuperf.report.units import format_count
+from pytest_gpuperf.run.active import REPORTS
 
 KILLED = "the run was killed while this test was running: look for a job timeout, or for the system's out of memory"
 
@@ -53,7 +50,7 @@ def recover(results: Path, junit: Path | None) -> tuple[list[str], bool]:
     # Nothing of the repository's own settings: they are of a run that tests, and name options that are not here.
     os.environ.pop("PYTEST_ADDOPTS", None)
     arguments = ["-c", os.devnull, "--rootdir", kept.head.rootpath, "--noconftest"]
-    arguments += ["-p", "no:gpuperf", "-p", "no:cacheprovider"]
+    arguments += ["-p", "gpuperf", "-p", "no:cacheprovider"]
     if junit is not None:
         arguments.append(f"--junitxml={junit.absolute()}")
     # This package has long been imported, and pytest would warn that it cannot rewrite its assertions.
@@ -90,22 +87,10 @@ class _Reporters:
         self._results = results
         self._kept = kept
 
-    def pytest_addhooks(self, pluginmanager: pytest.PytestPluginManager) -> None:
-        """Registers the hooks, which other installed packages may answer too, and the features of this package."""
-        pluginmanager.add_hookspecs(hooks)
-        for name, feature in iterate_modules("plugin"):
-            pluginmanager.register(feature, f"gpuperf-{name}")
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_load_initial_conftests(
-        self, early_config: pytest.Config, parser: pytest.Parser
-    ) -> Generator[None, None, None]:
-        """Registers the options of features, since their reporters may read them."""
-        yield
-        add_late_options(parser, list_registered(parser), collect_options(early_config.pluginmanager))
-
+    @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Registers the reporters, with every kind that tests can show."""
+        """Registers the reporters, with every kind that tests can show, in place of a run that would begin."""
+        config.pluginmanager.unregister(name=REPORTS)
         kept, head, kinds = self._kept, self._kept.head, collect_kinds(config)
         rootpath = Path(head.rootpath)
         file = ResultsFile(self._results, head.hardware_key, head.match, kinds=kinds, smoke=head.smoke)
