@@ -102,6 +102,26 @@ def test_a_token_that_differs_or_lacks_is_said_on_both_sides(jobs: Jobs) -> None
     assert lacks in text
 
 
+def test_a_token_that_differs_is_said_on_both_sides_also_where_two_jobs_may_have_one_head(jobs: Jobs) -> None:
+    two = ("--head=127.0.0.1", "--nodes=2", "--wait=4")
+    head = jobs.start({}, *two, f"--port={jobs.ports[0]}", "--rank=0")
+    status, text = jobs.ended(jobs.start({"RAY_AUTH_TOKEN": "other"}, *two, f"--port={jobs.ports[0]}", "--rank=1"))
+    assert (status, "(the first node, at 127.0.0.1, refuses this one: another token)" in text) == (UNAVAILABLE, True)
+    assert f"refused: 127.0.0.1: host {socket.gethostname()} has another token" in jobs.ended(head)[1]
+
+
+def test_all_processes_of_the_only_node_end_with_the_status_of_the_command(jobs: Jobs) -> None:
+    pytest.importorskip("ray")
+    hydra = {"PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
+    started = [
+        jobs.start({**hydra, "PMI_RANK": local, "MPI_LOCALRANKID": local}, command=("sh", "-c", "echo runs; exit 7"))
+        for local in "01"
+    ]
+    (leads, led), (waits, waited) = map(jobs.ended, started)
+    assert (leads, "runs" in led) == (7, True), led
+    assert (waits, waited) == (7, "")
+
+
 def test_a_node_of_a_job_that_is_complete_is_refused_on_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
     """A second job with the same identity on the same nodes, or a node that was started twice."""
     job = settings(Place("a launcher", "job", 1, ("127.0.0.1",), first=False, leads=True))
@@ -132,7 +152,7 @@ def test_a_node_that_does_not_come_is_named_after_the_time(jobs: Jobs) -> None:
 def test_a_head_that_does_not_answer_is_named_with_its_ports(jobs: Jobs) -> None:
     status, text = jobs.ended(jobs.node(1, "--wait=1", "--port=1"))
     assert status == UNAVAILABLE
-    assert "the first node (127.0.0.1) did not answer at ports 1 within 1 s (nothing listens there). Look" in text
+    assert "cannot join the first node (127.0.0.1) at ports 1 within 1 s (nothing listens there). Look" in text
 
 
 def test_a_port_that_is_taken_is_said_or_another_one_is_used(jobs: Jobs) -> None:

@@ -65,7 +65,7 @@ def test_a_firewall_before_the_first_node_is_named_by_the_others(job: Job) -> No
     finally:
         job.hosts[0].drop_nothing()
     assert "node number 1 did not come within 8 s; came: h1" in text
-    assert "host h2: the first node (h1) did not answer at ports" in other
+    assert "host h2: cannot join the first node (h1) at ports" in other
     assert "no connection within 3 s, as behind a firewall" in other
 
 

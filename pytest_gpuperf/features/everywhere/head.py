@@ -123,18 +123,14 @@ class _Head:
 
     async def _gather(self) -> list[Node]:
         """Return the nodes once all are here."""
-        place = self._settings.place
         facts = asyncio.create_task(asyncio.to_thread(gather, "127.0.0.1", self._environ))
-        if place.nodes > 1:
-            try:
-                port = await self._peers.listen()
-            except OSError as error:
-                ports = ", ".join(map(str, self._settings.ports))
-                raise RunError(
-                    f"this node cannot listen at port {ports}: {error.strerror}: give another --port"
-                ) from None
-            if not await self._peers.complete(self._settings.wait):
-                raise RunError(self._describe_missing(port))
+        try:
+            port = await self._peers.listen()  # also on the only node, whose other processes wait for the status
+        except OSError as error:
+            ports = ", ".join(map(str, self._settings.ports))
+            raise RunError(f"this node cannot listen at port {ports}: {error.strerror}: give another --port") from None
+        if not await self._peers.complete(self._settings.wait):
+            raise RunError(self._describe_missing(port))
         own = await facts
         if reached := Counter(peer.reached for peer in self._peers.nodes):
             if len(reached) > 1:

@@ -90,7 +90,9 @@ def _read_place(place: Place, head: str | None, nodes: int | None, rank: int | N
         place = replace(place, nodes=nodes)
     if rank is not None:
         place = replace(place, rank=rank, first=rank == 0 and place.leads)
-    if not place.heads and place.first is not True and place.nodes > 1:
+    if not place.heads and place.nodes == 1:
+        place = replace(place, heads=("127.0.0.1",))
+    if not place.heads and place.first is not True:
         raise LauncherError(f"{place.launcher} does not say on which host rank 0 is: give --head HOST on every node")
     return place
 

@@ -41,7 +41,7 @@ class Joined:
 
 
 class NotThisJobError(Exception):
-    """The head of another job listens there."""
+    """The head of another job listens there; the message says why this node is not one of it, if that is known."""
 
 
 async def follow(settings: Settings, environ: Mapping[str, str]) -> int:
@@ -92,8 +92,8 @@ async def _join(settings: Settings, environ: Mapping[str, str]) -> Joined:
                     for port in settings.ports:
                         try:
                             return await _greet(host, port, settings, environ)
-                        except NotThisJobError:
-                            continue
+                        except NotThisJobError as error:
+                            why = str(error) or why
                         except ConnectionRefusedError:
                             continue
                         except (ChannelError, OSError) as error:
@@ -102,7 +102,7 @@ async def _join(settings: Settings, environ: Mapping[str, str]) -> Joined:
     except TimeoutError:
         ports = ", ".join(map(str, settings.ports))
         raise ChannelError(
-            f"the first node ({', '.join(settings.place.heads)}) did not answer at ports {ports} within "
+            f"cannot join the first node ({', '.join(settings.place.heads)}) at ports {ports} within "
             f"{settings.wait:g} s ({why}). Look whether it started this command, whether its name resolves here, "
             "and whether a firewall is between, or give --port"
         ) from None
@@ -151,10 +151,11 @@ async def _welcome(channel: Channel, settings: Settings, environ: Mapping[str, s
         rank=place.rank,
     )
     answer = await channel.receive()
-    if answer["is"] == "refused" and place.launcher == "--head":
-        raise NotThisJobError  # another job of this user on the same head: it may be at the next port
     if answer["is"] == "refused":
-        raise SecretError(f"the first node, at {channel.peer_address}, refuses this one: {answer['why']}")
+        refused = f"the first node, at {channel.peer_address}, refuses this one: {answer['why']}"
+        if place.launcher == "--head":  # it may be that of another job, and this one's at the next port
+            raise NotThisJobError(refused)
+        raise SecretError(refused)
     if not is_same_proof(answer.get("proof"), compute_proof(secret.token, "head", greeting, nonce)):
         raise SecretError(f"the process at {channel.peer_address} does not have the secret of this job")
     await channel.send("facts", facts=facts.make_json())  # larger than a packet, unlike all before

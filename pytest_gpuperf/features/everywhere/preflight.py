@@ -160,7 +160,9 @@ def _check_names(nodes: Sequence[Node]) -> Iterator[Finding]:
                 f"add `{facts.address} {facts.host}` to its /etc/hosts",
                 blocks=False,
             )
-        elif all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in facts.own_name_is):
+        elif len(nodes) > 1 and all(
+            ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in facts.own_name_is
+        ):
             yield Finding(
                 node.name,
                 f"it resolves its own name {facts.host} to {facts.own_name_is[0]}, at which no other host reaches it",
