@@ -89,6 +89,9 @@ def test_layout_name(parity):
 def test_layout_axis(parity):
     parity.check(lambda: {"y": X}, lambda ctx: {"y": X}, layouts={"y": "shard(0) over tp"})
 
+def test_layout_mesh(parity):
+    parity.check(lambda: {"y": X}, lambda ctx: {"y": X}, mesh={"dp": 3, "tp": 1})
+
 def test_layout_rows(parity):
     parity.check(lambda: {"y": X[:1]}, lambda ctx: {"y": X[0]}, layouts={"y": "rank-local"})
 
@@ -205,6 +208,7 @@ ERRORS = {
     "layout_text": ("LayoutError: layout 'sharded(0)' cannot be read: write replicated, shard(0),",),
     "layout_name": ("LayoutError: layouts= names 'z', and the reference holds y",),
     "layout_axis": ("LayoutError: layout 'shard(0) over tp' names axis 'tp', and the mesh has no axes: give mesh=",),
+    "layout_mesh": ("LayoutError: mesh dp=3, tp=1: the run has 2 ranks: give sizes whose product that is",),
     "layout_rows": ("LayoutError: layout 'rank-local': the reference has 1 entries for 2 ranks",),
     "dropout": (
         "the reference draws random numbers (bernoulli), which ranks may draw otherwise: set dropout's rate to 0",

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F  # noqa: N812  # as everybody calls it
 
+from pytest_gpuperf import watch
+from pytest_gpuperf.features.parity.records import Trace
 from tests.parity.in_process import parity
 
 NAMES = ("loss", "y", "weight", "bias", "norm", "attention", "curve", "masked")
@@ -67,6 +70,39 @@ def test_no_cause_is_named(name: str, kind: str, alike: bool) -> None:
     assert verdict.first is not None
     assert verdict.first.title == name
     assert verdict.cause is None, verdict.cause
+
+
+def train(seed: int, noise: float) -> Trace:
+    """One step of Adam, up or down by its rate: a parameter that was constant has two values then."""
+    torch.manual_seed(seed)
+    linear = nn.Linear(8, 8)
+    nn.init.zeros_(linear.bias)
+    model = nn.Sequential(nn.LayerNorm(8), linear)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with watch(model, optimizer) as trace:
+        F.mse_loss(model(torch.randn(12, 8)), torch.randn(12, 8)).backward()
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad += noise * parameter.grad.std() * torch.randn_like(parameter)
+        optimizer.step()
+    return trace
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_cause_is_named_of_steps_of_one_length(seed: int) -> None:
+    verdict = parity(2).report(lambda: train(seed, 0.0), lambda ctx: train(seed, 1.0)).verdict
+    assert not verdict.ok
+    assert verdict.cause is None, (verdict.explained, verdict.cause)
+
+
+@pytest.mark.parametrize(
+    ("order", "axes"), [((0, 2, 1, 3), True), ((3, 2, 1, 0), False), ((1, 0, 3, 2), False), ((2, 3, 0, 1), False)]
+)
+def test_axes_are_swapped_only_if_rows_became_columns(order: tuple[int, ...], *, axes: bool) -> None:
+    whole = torch.randn(12, 8, generator=torch.Generator().manual_seed(3))
+    report = parity(4).report(lambda: {"y": whole}, lambda ctx: {"y": whole.chunk(4)[order[ctx.rank]]})
+    assert "hold each other's parts" in str(report)
+    assert ("as if the axes of the mesh were swapped" in str(report)) == axes
 
 
 def test_a_factor_that_no_number_of_ranks_explains_is_one_factor() -> None:

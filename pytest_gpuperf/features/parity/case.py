@@ -123,6 +123,15 @@ class Case:
         """Whether the whole tensor and all that ranks hold are whole numbers."""
         return all(bool((t == t.round()).all()) for t in (self.whole, *self.got.values()))
 
+    def count_values(self, of: torch.Tensor) -> int:
+        """How many values of a tensor are further apart than rounding: few are met in any order, as Adam's first steps.
+
+        Args:
+            of: the whole tensor, or what a rank holds.
+        """
+        room = max((float(tau.max()) for tau in self.tau.values() if tau.numel()), default=0.0)
+        return 1 + int((of.flatten().sort().values.diff() > 2 * room).sum())
+
     @cached_property
     def rough(self) -> float:
         """How large the tolerance is, relative to the tensor (norms); 1 and more tells nothing apart."""

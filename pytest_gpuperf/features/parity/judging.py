@@ -87,7 +87,7 @@ def judge(question: Question) -> Verdict:
     """Judges each tensor of the reference that ranks hold.
 
     Raises:
-        LayoutError: a declared layout cannot be read, or names nothing.
+        LayoutError: a declared layout cannot be read, or names nothing; or the mesh has another number of ranks.
     """
     return _Judge(question).verdict()
 
@@ -118,6 +118,9 @@ class _Judge:
         self._ask = question
         self._world = len(question.traces)
         self._mesh = dict(question.mesh)
+        if self._mesh and (math.prod(self._mesh.values()) != self._world or min(self._mesh.values()) < 1):
+            axes = ", ".join(f"{name}={size}" for name, size in self._mesh.items())
+            raise LayoutError(f"mesh {axes}: the run has {self._world} ranks: give sizes whose product that is")
         meshes = [dict(mesh) for trace in question.traces[:1] for mesh in trace.meshes]
         if not self._mesh and meshes:
             self._mesh = meshes[0]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from pytest_gpuperf.features.parity.case import Case, format_ranks
 from pytest_gpuperf.features.parity.causes.cause import Cause
 
 _MOST_ROWS = 4096
+_FEW = 3  # values; two, such as a step to either side, are met in any order
 
 
 def find_permuted_parts(case: Case) -> Cause | None:
     """Ranks hold each other's parts."""
     ranks = sorted(case.got)
-    if len(set(case.parts.values())) < 2:
+    if len(set(case.parts.values())) < 2 or case.count_values(case.whole) < _FEW:
         return None
     holds: dict[int, int] = {}
     for rank in ranks:
@@ -40,7 +43,9 @@ def find_permuted_parts(case: Case) -> Cause | None:
     if len(pairs) * 2 == len(wrong):
         text = " and ".join(f"ranks {a} and {b}" for a, b in pairs)
         swapped = f"{text} hold each other's parts"
-        return Cause("order", swapped + (": as if the axes of the mesh were swapped" if len(ranks) > 2 else ""))
+        return Cause(
+            "order", swapped + (": as if the axes of the mesh were swapped" if _are_axes_swapped(holds) else "")
+        )
     shifts = {(holds[rank] - rank) % len(ranks) for rank in ranks}
     if len(shifts) == 1 and ranks == list(range(len(ranks))):
         return Cause("order", f"each rank holds the part of the rank {shifts.pop()} further on")
@@ -50,11 +55,20 @@ def find_permuted_parts(case: Case) -> Cause | None:
     return Cause("order", f"ranks hold other ranks' parts: {shown}{lost}")
 
 
+def _are_axes_swapped(holds: Mapping[int, int]) -> bool:
+    """Whether ranks that should lie in rows of some length lie in columns of it."""
+    world = len(holds)
+    return any(
+        world % length == 0 and all(holds[rank] == rank % length * (world // length) + rank // length for rank in holds)
+        for length in range(2, world // 2 + 1)
+    )
+
+
 def find_moved_blocks(case: Case) -> Cause | None:
     """The tensor is cut into blocks that come in another order, or overlap."""
     rank = case.wrong[0]
     held, want, tau = case.got[rank], case.want[rank], case.tau[rank]
-    if min(len(torch.unique(want)), len(torch.unique(held))) < 3:
+    if min(case.count_values(want), case.count_values(held)) < _FEW:
         return None  # equal entries are in any order
     if (lost := _find_lost_position(held, want, tau, case)) is not None:
         return lost

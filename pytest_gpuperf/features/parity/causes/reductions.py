@@ -321,6 +321,8 @@ def find_affine(case: Case) -> Cause | None:
     """Each rank shifts and scales by numbers of its own, as if it took statistics of its part."""
     if case.rough > _EXACT or case.evidence < 8 or len(case.got) < 2 or case.is_count:
         return None
+    if case.count_values(case.whole) < 4:
+        return None  # two numbers fit any two values
     found: dict[int, tuple[float, float]] = {}
     for rank in sorted(case.got):
         held, want = case.got[rank].flatten(), case.want[rank].flatten()

@@ -50,7 +50,7 @@ def find_unchanged(case: Case) -> Cause | None:
 
 def find_earlier_value(case: Case) -> Cause | None:
     """The value of an earlier step, in whole or in blocks; of an input also that of a later one."""
-    if case.is_scalar or len(torch.unique(case.whole)) < 3:
+    if case.is_scalar or case.count_values(case.whole) < 3:
         return None
     again = ("stale", "not updated since, or not fetched again")
     if case.key.kind is Kind.INPUT:
@@ -84,6 +84,8 @@ def find_earlier_value(case: Case) -> Cause | None:
 
 def find_frozen(case: Case) -> Cause | None:
     """A trajectory that does not move: each entry equals the first one."""
+    if case.key.kind is not Kind.VALUE:
+        return None
     rank = case.wrong[0]
     held, want, tau = case.got[rank], case.want[rank], case.tau[rank]
     if not held.dim() or held.shape[0] < 3 or not bool(((held[0] - want[0]).abs() <= tau[0]).all()):
