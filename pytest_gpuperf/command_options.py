@@ -42,3 +42,15 @@ def parse_seconds(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"takes seconds, 0 or more, got {text!r}")
     return value
+
+
+def parse_positive_seconds(text: str) -> float:
+    """Parses seconds, more than 0.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is something else.
+    """
+    value = parse_seconds(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"takes seconds, more than 0, got {text!r}")
+    return value

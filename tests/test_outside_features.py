@@ -70,6 +70,9 @@ def test_speed(perf):
 SHUT = """
 @pytest.mark.ranks(1)
 def test_shut(perf): pass
+
+@pytest.mark.ranks(1)
+def test_broken(ranks, perf): ranks.run(lambda ctx: 1 / 0)
 """
 NOTHING_GIVEN = ("-o", "gpuperf_leases=")
 """Puts the ini key that ``run_pytest`` gives back to its default, so that no run begins by it."""
@@ -84,7 +87,8 @@ def run_late(folder: Path, *args: str) -> WholeRun:
 def test_a_judge_of_a_feature_has_its_own_words(tmp_path: Path) -> None:
     folder = write(tmp_path, {"judge.py": JUDGE, "test_it.py": TESTS + SHUT})
     done = run_late(folder, "--limit", "1.5")
-    assert done.outcomes == {"test_speed[1rank]": "FAILED", "test_shut[1rank]": "ERROR"}
+    assert done.outcomes == {"test_speed[1rank]": "FAILED", "test_shut[1rank]": "ERROR", "test_broken[1rank]": "FAILED"}
+    assert 'pytest "test_it.py::test_broken[1rank]" --smoke' in done.report("test_broken[1rank]")
     assert "time 2.000 s: longer than 1.5 s" in done.text
     assert "  the contract has it" in done.report("test_speed[1rank]")
     assert "baseline" not in done.text

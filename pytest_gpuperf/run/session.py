@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -43,7 +43,7 @@ from pytest_gpuperf.run.left_groups import LeftGroups
 from pytest_gpuperf.run.nodes import RunNodes, ThisMachine
 from pytest_gpuperf.run.packing import Packing
 from pytest_gpuperf.run.rank_supply import RankSupply
-from pytest_gpuperf.run.selection import measures
+from pytest_gpuperf.run.selection import is_perf, measures
 from pytest_gpuperf.run.summary_lines import SummaryLines
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.verdicts.expectations import Expects
@@ -213,10 +213,11 @@ class Session:
         return Perf(self.ranks, ranks, checks, Sampling(smoke=self.options.smoke))
 
     def format_rerun_command(self) -> str:
-        """The command that runs the test that began last alone."""
+        """The command that runs the test that began last alone; without GPUs a perf test needs ``--smoke``."""
         reported = self.ranks.reported
         assert reported is not None
-        return self.commands.run(reported.identity, reported.item.path)
+        smoke = self.options.smoke or (is_perf(reported.item) and not self.machine.gpus)
+        return replace(self.commands, smoke=smoke).run(reported.identity, reported.item.path)
 
     def close(self) -> None:
         """Ends all ranks, and lets go of what is leased."""

@@ -196,6 +196,8 @@ def test_bad_input_ends_the_command(folder: Path) -> None:
     code, text = run(folder, "mymodel:absent", "--batch", "mymodel:rows", "--layouts", "ddp2")
     assert "error: build 'mymodel:absent' cannot be imported from" in text
     assert code == 4
+    code, text = run(folder, "mymodel:Net", "--batch", "mymodel:rows", "--layouts", "ddp2", "--timeout=-1")
+    assert (code, "--timeout: takes seconds, 0 or more, got '-1'" in text) == (2, True)
 
 
 @pytest.mark.parametrize(

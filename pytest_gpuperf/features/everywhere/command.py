@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_gpuperf.command_options import Commands, parse_count, parse_seconds
+from pytest_gpuperf.command_options import Commands, parse_count, parse_positive_seconds
 
 
 def add(commands: Commands) -> None:
@@ -29,21 +29,21 @@ def add(commands: Commands) -> None:
     )
     command.add_argument(
         "--wait",
-        type=_parse_positive_seconds,
+        type=parse_positive_seconds,
         default=120.0,
         metavar="S",
         help="seconds in which all nodes must come (120)",
     )
     command.add_argument(
         "--lost-after",
-        type=_parse_positive_seconds,
+        type=parse_positive_seconds,
         default=30.0,
         metavar="S",
         help="seconds of silence that make a node lost (30)",
     )
     command.add_argument(
         "--grace",
-        type=_parse_positive_seconds,
+        type=parse_positive_seconds,
         default=10.0,
         metavar="S",
         help="seconds for COMMAND to end if cancelled (10)",
@@ -89,10 +89,3 @@ def _parse_port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"takes a port from 1 to 65535, got {text!r}")
     return int(text)
-
-
-def _parse_positive_seconds(text: str) -> float:
-    value = parse_seconds(text)
-    if not value:
-        raise argparse.ArgumentTypeError(f"takes seconds, more than 0, got {text!r}")
-    return value

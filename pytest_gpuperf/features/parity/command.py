@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pytest_gpuperf.command_options import Commands, parse_count
+from pytest_gpuperf.command_options import Commands, parse_count, parse_positive_seconds
 from pytest_gpuperf.features.parity.layouts.asked import Layout, Subject, parse_layout
 from pytest_gpuperf.report.command_error import CommandError
 
@@ -54,7 +54,11 @@ def add(commands: Commands) -> None:
     parser.add_argument("--gpus", type=parse_count, default=0, metavar="N", help="run on N GPUs (gloo ranks on CPUs)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the weights (0)")
     parser.add_argument(
-        "--timeout", type=float, default=_TIMEOUT, metavar="SECONDS", help=f"of each run ({_TIMEOUT:g})"
+        "--timeout",
+        type=parse_positive_seconds,
+        default=_TIMEOUT,
+        metavar="SECONDS",
+        help=f"of each run ({_TIMEOUT:g})",
     )
     parser = commands.add_parser(
         "parity-compare",
