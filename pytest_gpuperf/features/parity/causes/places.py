@@ -167,6 +167,8 @@ def find_misplaced(case: Case) -> Cause | None:
     """Vectors along the last dimension are right, and lie elsewhere; or are another tensor's."""
     if case.key.kind.is_activation:
         return None  # an embedding's output is made of another tensor's rows, whatever the tokens
+    if not case.is_count and 4 * case.count_values(case.whole) < int((case.whole != 0).sum()):
+        return None  # vectors of few values are met by chance
     moved = []
     sources: list[tuple[str, torch.Tensor]] = [("", case.whole), *((n, t) for n, t in case.named if t.dim() >= 2)]
     for rank in case.wrong:
