@@ -95,6 +95,16 @@ def test_no_cause_is_named_of_steps_of_one_length(seed: int) -> None:
     assert verdict.cause is None, (verdict.explained, verdict.cause)
 
 
+@pytest.mark.parametrize("seed", [0, 2, 4, 5])  # with 1, the vectors are alike
+def test_no_cause_is_named_of_vectors_of_few_values(seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    whole, other = (0.01 * 1.2 ** torch.randint(0, 3, shape, generator=g).double() for shape in ((4, 4, 3), (3,)))
+    held = whole.index_put((torch.tensor(1), torch.tensor(2)), other)
+    verdict = parity(2).report(lambda: {"step sizes": whole}, lambda ctx: {"step sizes": held}).verdict
+    assert not verdict.ok
+    assert verdict.cause is None, verdict.cause
+
+
 @pytest.mark.parametrize(
     ("order", "axes"), [((0, 2, 1, 3), True), ((3, 2, 1, 0), False), ((1, 0, 3, 2), False), ((2, 3, 0, 1), False)]
 )
