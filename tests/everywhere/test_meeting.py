@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuperf.features.everywhere.channel import Channel
 from pytest_gpuperf.features.everywhere.launcher import Place, find_place
 from pytest_gpuperf.features.everywhere.node import follow
 from pytest_gpuperf.features.everywhere.peers import Peers
@@ -100,6 +101,23 @@ def test_a_token_that_differs_or_lacks_is_said_on_both_sides(jobs: Jobs) -> None
     assert f"error: node number 1, number 2 did not come within 12 s; came: {host}; refused: " in text
     assert f"refused: 127.0.0.1: host {host} has another token" in text
     assert lacks in text
+
+
+def test_messages_to_a_side_that_is_gone_print_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def send_to_nobody() -> None:
+        ends: list[asyncio.StreamWriter] = []
+        server = await asyncio.start_server(lambda _, writer: ends.append(writer), "127.0.0.1", 0)
+        channel = Channel(*await asyncio.open_connection(*server.sockets[0].getsockname()), silence=1.0)
+        while not ends:
+            await asyncio.sleep(0.01)
+        ends[0].transport.abort()
+        for _ in range(20):
+            await channel.send("beat")
+            await asyncio.sleep(0.01)
+        server.close()
+
+    asyncio.run(send_to_nobody())
+    assert caplog.text == ""
 
 
 def test_a_token_that_differs_is_said_on_both_sides_also_where_two_jobs_may_have_one_head(jobs: Jobs) -> None:

@@ -60,6 +60,8 @@ class Channel:
 
     async def send(self, kind: str, **content: Any) -> None:
         """Sends a message; a side that is gone is noticed by ``receive``."""
+        if self._writer.is_closing():
+            return  # asyncio would print a line for each message
         with contextlib.suppress(OSError):
             self._writer.write(json.dumps({"is": kind, **content}).encode() + b"\n")
             await self._writer.drain()
