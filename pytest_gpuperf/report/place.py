@@ -31,4 +31,4 @@ def extract_message(report: pytest.TestReport) -> str:
 
 def print_failure(report: pytest.TestReport) -> str:
     """Returns what failed as pytest prints it, without the line that xdist puts above: which worker it was."""
-    return str(report.longrepr)
+    return str(report.longrepr).strip()

@@ -45,6 +45,7 @@ class Halves:
         config = SimpleNamespace(
             rootpath=rootpath,
             invocation_params=SimpleNamespace(dir=rootpath),
+            option=SimpleNamespace(collectonly=False),
             getoption=options.getoption,
             hook=plugins.hook,
             pluginmanager=plugins,
