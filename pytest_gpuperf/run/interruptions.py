@@ -17,9 +17,26 @@ _PATIENCE = 3.0  # seconds until a thread that interrupts gives up: the story ta
 
 
 class Terminated(KeyboardInterrupt):
-    """The process got SIGTERM while ranks ran a program; pytest ends as after Ctrl-C."""
+    """The process got SIGTERM while ranks ran a program, or codes raced; pytest ends as after Ctrl-C."""
 
     __module__ = "pytest_gpuperf"
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated("got SIGTERM")
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Has SIGTERM raise in the main thread, as Ctrl-C does, unless it has a handler already."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class Interruptions:
@@ -35,7 +52,8 @@ class Interruptions:
         """Lets SIGTERM raise instead of ending the process at once, unless it has a handler already."""
         # Only a main thread may do it.
         main = threading.current_thread() is threading.main_thread()
-        if not main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        before = signal.getsignal(signal.SIGTERM)
+        if not main or before not in (signal.SIG_DFL, _terminate):
             yield
             return
         signal.signal(signal.SIGTERM, self._raise)
@@ -49,7 +67,7 @@ class Interruptions:
                     self._pending = None
                     self._ended.notify_all()
             finally:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                signal.signal(signal.SIGTERM, before)
 
     def interrupt(self, fail: Callable[[], NoReturn]) -> bool:
         """Has the main thread raise what this raises, from another thread; whether it did, and has told of its ranks.
@@ -68,4 +86,4 @@ class Interruptions:
         pending, self._pending = self._pending, None
         if pending is not None:
             pending()
-        raise Terminated("got SIGTERM")
+        _terminate(number, frame)

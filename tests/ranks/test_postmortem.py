@@ -92,6 +92,14 @@ def test_the_earliest_failure_is_raised_whatever_its_rank() -> None:
     assert found.story == ("ValueError: cause", "rank 0 raised RuntimeError: peer closed", "rank 1 returned")
 
 
+def test_what_a_rank_raised_that_closed_its_group_first_is_the_cause() -> None:
+    gone = RuntimeError("Read error [127.0.0.1]:33414: Connection reset by peer")
+    found = inquest(raised(1.0, gone), raised(1.2, ValueError("cause")), raised(1.1, gone))
+    assert (found.rank, found.cause) == (1, "ValueError: cause")
+    assert inquest(raised(1.0, gone), raised(9.0, ValueError("much later"))).rank == 0
+    assert inquest(raised(1.0, gone), RETURNED).rank == 0
+
+
 def test_a_death_before_an_exception_is_the_cause() -> None:
     found = inquest(raised(2.0, RuntimeError("peer closed")), Died(1.0, -9))
     assert type(found.error) is RankDied

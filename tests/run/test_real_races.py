@@ -1,10 +1,15 @@
 """Races from end to end: real repositories, real processes, real ranks on gloo; only the GPUs are made up."""
 
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import pytest
+
 from tests.arms.checkouts import commit, git
-from tests.whole_run import run_pytest
+from tests.whole_run import environment, run_pytest
 
 # What a step sleeps is in a module that the tests import, as code is. A variable slows every machine at one of them.
 PROGRAMS = """
@@ -127,3 +132,18 @@ def test_without_a_record_or_gpus_the_slower_commit_is_found(tmp_path: Path) -> 
     page = (tmp_path / "page.html").read_text().partition("</style>")[2]
     assert f"{head[:12]}, against HEAD~2 ({good[:12]})" in page
     assert re.search(r">5\.\d\d\d ms → \d\.\d\d\d ms<", page)
+
+
+def test_sigterm_ends_a_race_as_ctrl_c_does(tmp_path: Path) -> None:
+    commit(tmp_path, {"test_it.py": TESTS, "pytest.ini": "[pytest]\n", ".gitignore": IGNORED, **slower(1.0)}, "First")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--against=HEAD"]
+    ini = ["-o", f"gpuperf_leases={tmp_path / '.leases'}"]
+    with subprocess.Popen([*command, *ini], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as run:
+        while not left(tmp_path):
+            assert run.poll() is None
+            time.sleep(0.05)
+        run.terminate()
+        printed, _ = run.communicate(timeout=60)
+    assert run.returncode == pytest.ExitCode.INTERRUPTED, printed
+    assert "Terminated" in printed
+    assert left(tmp_path) == []

@@ -10,6 +10,7 @@ from pytest_gpuperf.features.racing.racing import Racing
 from pytest_gpuperf.options import is_worker
 from pytest_gpuperf.report.one_line import make_one_line
 from pytest_gpuperf.repository import CannotRace
+from pytest_gpuperf.run.interruptions import sigterm_raises
 from pytest_gpuperf.run.selection import is_perf, measures
 
 
@@ -42,7 +43,8 @@ class RacedRun:
         """Decides about the suspects once every test has run."""
         try:
             result = yield
-            self._racing.decide(whole_run=not is_worker(session.config))
+            with sigterm_raises():  # or it would leave the arms, and their worktrees in the user's repository
+                self._racing.decide(whole_run=not is_worker(session.config))
         finally:
             self._racing.release()
         return result
