@@ -1,17 +1,21 @@
 """Forked runs and fresh ones: the same outcomes, and what differs."""
 
 import contextlib
+import json
 import os
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from tests.warm_python import FRESH
+from tests.warm_python import FRESH, ForkedPopen
 from tests.whole_run import environment, run_pytest, write
 
 _TESTS = {
@@ -110,3 +114,19 @@ def test_a_client_without_file_descriptors_is_told_and_the_next_one_is_served(tm
         for fd in held:
             os.close(fd)
     assert run_pytest(tmp_path).outcomes == {"test_it": "PASSED"}
+
+
+def test_a_client_that_a_signal_has_ended_leaves_the_next_one_served(tmp_path: Path) -> None:
+    version = [sys.executable, "-m", "pytest", "--version"]
+    subprocess.run(version, check=True, timeout=60)
+    popen = cast("type[ForkedPopen]", subprocess.Popen)
+    flags = {"how": "-m", "what": "pytest", "args": ["--version"], "safe_path": False, "unbuffered": False}
+    request: dict[str, Any] = {"flags": {**flags, "warnings": []}, "address": popen.address, "environ": environment()}
+    request |= {"cwd": str(tmp_path), "session": False, "inherited": [], "parent": os.getpid()}
+    with tempfile.TemporaryFile() as file, open(os.devnull, "r+b") as nothing:
+        file.write(json.dumps(request).encode())
+        file.seek(0)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.connect("\0" + popen.address)
+            socket.send_fds(connection, [b"fork"], [file.fileno(), *[nothing.fileno()] * 3])
+    subprocess.run(version, check=True, timeout=60)

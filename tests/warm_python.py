@@ -307,7 +307,8 @@ class _Server:
         for fd in fds[1:]:
             os.close(fd)
         self._connections[pid] = connection
-        connection.send(json.dumps(pid).encode())
+        with contextlib.suppress(BrokenPipeError):  # a signal has ended who asked
+            connection.send(json.dumps(pid).encode())
 
 
 def _become(request: Mapping[str, Any], fds: Sequence[int]) -> NoReturn:
