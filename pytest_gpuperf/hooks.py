@@ -249,14 +249,14 @@ def pytest_gpuperf_end(config: pytest.Config, run: Session) -> bool:
     """Writes what the feature has of a run that ends, also one that was interrupted, in every process of the run.
 
     What is registered in ``pytest_gpuperf_reports`` is called in the one process that has all reports. With
-    ``--collect-only`` nothing is called, so that what an earlier run has written stays.
+    ``--collect-only`` or ``--setup-only`` nothing is called, so that what an earlier run has written stays.
 
     Args:
         config: pytest's.
         run: the parts of the run.
 
     Returns:
-        Whether all of it could be written; if not, the run fails, and the feature tells why in
-        ``pytest_gpuperf_closing_lines``, which is asked later.
+        Whether all of it was written. If not, the run fails, and the feature gives the reason in
+        ``pytest_gpuperf_closing_lines``, which is called later.
     """
     raise NotImplementedError

@@ -138,9 +138,9 @@ def _make_dest(name: str) -> str:
 
 def is_given(config: pytest.Config, of_features: NamedOptions) -> bool:
     """Whether the user gave an option of the core, one of these of features, or an ini key of the core."""
-    defaults = argparse.ArgumentParser(add_help=False)
+    parser = argparse.ArgumentParser(add_help=False)
     for name, settings in (*OPTIONS, *of_features.items()):
-        defaults.add_argument(name, **{**settings, "dest": _make_dest(name)})
-    if any(getattr(config.option, dest) != value for dest, value in vars(defaults.parse_args([])).items()):
+        parser.add_argument(name, **{**settings, "dest": _make_dest(name)})
+    if any(getattr(config.option, dest) != value for dest, value in vars(parser.parse_args([])).items()):
         return True
     return any(config.getini(key) != default for key, default, _ in INI)

@@ -34,7 +34,7 @@ from pytest_gpuperf.ranks.unserved import Unserved
 _MISMATCHED = "mismatched collectives"
 _CLEANUP = "A cleanup (except, finally, __exit__) that not all ranks enter must not wait for the others"
 NOTICE = 0.5  # seconds by which a death may be noticed later than its peers raised for it
-_CLEANUP_TIME = 5.0  # seconds for which a rank that raised may clean up, after it closed a group of its own
+_CLOSING = 5.0  # seconds from when a rank closes its group until its exception leaves the program
 _PEER_GONE = re.compile("[Cc]onnection (reset|closed) by peer|Broken pipe|remote process exited")
 """What gloo and NCCL say where another rank has closed its side."""
 RESULT_NOT_PICKLABLE = "pytest_gpuperf.ranks.rank.ResultNotPicklable"  # its type; the rank's main loads torch
@@ -229,7 +229,7 @@ def _compute_moment(ending: Raised | Died) -> float:
     if isinstance(ending, Died):
         return ending.at - NOTICE
     # A rank closes its group as its exception passes a ``finally``, and leaves the program after its peers have raised.
-    return ending.at + _CLEANUP_TIME if _PEER_GONE.search(ending.message) else ending.at
+    return ending.at + _CLOSING if _PEER_GONE.search(ending.message) else ending.at
 
 
 def _make_withdrawal_error(endings: Sequence[Ending], first: int, world: World) -> BaseException:

@@ -26,9 +26,9 @@ def find_place(report: pytest.TestReport) -> Place:
 def extract_message(report: pytest.TestReport) -> str:
     """Returns the message of the exception that ended the phase, or the whole of what failed if there was none."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    return print_failure(report) if crash is None else str(crash.message)
+    return format_failure(report) if crash is None else str(crash.message)
 
 
-def print_failure(report: pytest.TestReport) -> str:
+def format_failure(report: pytest.TestReport) -> str:
     """Returns what failed as pytest prints it, without the line that xdist puts above: which worker it was."""
     return str(report.longrepr).strip()

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuperf.baselines.plain import OMITTED
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
-from pytest_gpuperf.report.place import extract_message, find_place, print_failure
+from pytest_gpuperf.report.place import extract_message, find_place, format_failure
 from pytest_gpuperf.report.properties import is_final
 
 End: TypeAlias = Literal["passed", "failed", "skipped"]
@@ -63,7 +63,7 @@ class RanTests:
         if report.failed and before.outcome != "failed":
             ran = replace(ran, outcome="failed", reason=_find_first_line(report))
             if sum(bool(one.text) for one in self._ran.values()) < TEXTS:
-                ran = replace(ran, text=_shorten(print_failure(report)), sections=_shorten_sections(report.sections))
+                ran = replace(ran, text=_shorten(format_failure(report)), sections=_shorten_sections(report.sections))
         elif report.skipped and before.outcome == "passed":
             ran = replace(ran, outcome="skipped", reason=_find_skip_reason(report))
         self._ran[report.nodeid] = ran

@@ -102,6 +102,10 @@ def test_a_finding_names_the_node_and_the_cure(nodes: list[Node], blocks: bool, 
     assert re.match(f"{'error' if blocks else 'warning'}: {said}", str(found)), str(found)
 
 
+def test_nobody_else_looks_for_the_name_of_the_only_node() -> None:
+    assert list_findings([Node("gpu1", facts(own_name_is=("127.0.1.1",)))]) == []
+
+
 def test_what_most_nodes_have_is_right_and_what_blocks_comes_first() -> None:
     odd = {**VERSIONS, "torch": "2.12.0"}
     nodes = [Node("a", facts("a", "10.0.0.1", versions=odd, mtu=1500))]

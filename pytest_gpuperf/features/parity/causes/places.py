@@ -16,7 +16,7 @@ _FEW = 3  # values; two, such as a step to either side, are met in any order
 def find_permuted_parts(case: Case) -> Cause | None:
     """Ranks hold each other's parts."""
     ranks = sorted(case.got)
-    if len(set(case.parts.values())) < 2 or case.count_values(case.whole) < _FEW:
+    if len(set(case.parts.values())) < 2:
         return None
     holds: dict[int, int] = {}
     for rank in ranks:

@@ -50,7 +50,7 @@ def find_unchanged(case: Case) -> Cause | None:
 
 def find_earlier_value(case: Case) -> Cause | None:
     """The value of an earlier step, in whole or in blocks; of an input also that of a later one."""
-    if case.is_scalar or case.count_values(case.whole) < 3:
+    if case.is_scalar or len(torch.unique(case.whole)) < 3:
         return None
     again = ("stale", "not updated since, or not fetched again")
     if case.key.kind is Kind.INPUT:
